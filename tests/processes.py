@@ -36,7 +36,33 @@ class Spawner(Protocol):
 
     def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Spawned: ...
 
+    def complete(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float
+    ) -> subprocess.CompletedProcess[str]: ...
+
     def kill(self, process: Any) -> None: ...
+
+
+class Through:
+    """Starts processes through another command, which gets theirs as its last arguments."""
+
+    def __init__(self, run: Spawner, *command: str) -> None:
+        self._run = run
+        self._command = command
+
+    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Spawned:
+        """Like that of `Run`."""
+        return self._run.spawn([*self._command, *argv], env=env, cwd=cwd, log=log)
+
+    def complete(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Like that of `Run`."""
+        return self._run.complete([*self._command, *argv], env=env, cwd=cwd, timeout=timeout)
+
+    def kill(self, process: Any) -> None:
+        """Ends the process, and the command that it went through."""
+        self._run.kill(process)
 
 
 class Process:
@@ -49,6 +75,7 @@ class Process:
         self.log_path = log
         self._run = run
         self._popen = run.spawn(command, env=env, cwd=cwd, log=log)
+        self._searched: tuple[str, int] | None = None
 
     @property
     def pid(self) -> int:
@@ -109,7 +136,14 @@ class Process:
 
     def _decided(self, pattern: str) -> bool:
         ended = self.returncode is not None  # asked before reading: the last line may come between
-        return ended or re.search(pattern, self.log(), re.MULTILINE) is not None
+        return ended or self._says(pattern)
+
+    def _says(self, pattern: str) -> bool:
+        searched = pattern, self.log_path.stat().st_size
+        if searched == self._searched:
+            return False  # it was not there, and nothing was printed since
+        self._searched = searched
+        return re.search(pattern, self.log(), re.MULTILINE) is not None
 
     def _found(self, pattern: str) -> re.Match[str]:
         match = re.search(pattern, self.log(), re.MULTILINE)
@@ -142,16 +176,8 @@ class Processes:
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 30.0
     ) -> subprocess.CompletedProcess[str]:
         """Runs `orchestrix arguments…` to its end; exit code, stdout and stderr are in the answer."""
-        return subprocess.run(
-            [str(self._program or ORCHESTRIX), *arguments],
-            env=_environment(env),
-            cwd=cwd or self._folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        command = (str(self._program or ORCHESTRIX), *arguments)
+        return self._run.complete(command, env=_environment(env), cwd=cwd or self._folder, timeout=timeout)
 
     async def run_async(
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 30.0

@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests import invariants
+from tests import forks, invariants
 from tests.processes import Process, Processes
 from tests.support import eventually, free_port
 
@@ -96,9 +96,8 @@ class System:
         }
 
     def upgrade(self) -> None:
-        """`orchestrix db upgrade`."""
-        done = self.processes.run("db", "upgrade", env=self.env())
-        assert done.returncode == 0, done.stderr
+        """What `orchestrix db upgrade` does."""
+        forks.upgraded(self.database_url)
 
     def node(self, *, port: int | None = None, **env: str) -> tuple[Process, str]:
         """Starts `orchestrix serve`; the process and its address."""

@@ -35,9 +35,9 @@ def start_dev(processes: Processes, folder: Path, **env: str) -> tuple[Process, 
 
 
 @pytest.mark.req("DC-1", "S3-1")
-async def test_dev_is_ready_in_seconds_and_completes_the_first_app(processes: Processes, tmp_path: Path) -> None:
+async def test_dev_is_ready_in_seconds_and_completes_the_first_app(programs: Processes, tmp_path: Path) -> None:
     begun = time.monotonic()
-    _, dev = start_dev(processes, tmp_path)
+    _, dev = start_dev(programs, tmp_path)
     assert time.monotonic() - begun < 3 * SLACK
     async with Client(dev["apiUrl"]) as client:
         begun = time.monotonic()

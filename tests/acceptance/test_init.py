@@ -14,20 +14,20 @@ from tests.support import free_port
 PROMISED_S = 20.0
 
 
-async def test_the_first_order_is_completed_within_twenty_seconds(processes: Processes, tmp_path: Path) -> None:
-    written = await processes.run_async("init", "first", cwd=tmp_path)
+async def test_the_first_order_is_completed_within_twenty_seconds(programs: Processes, tmp_path: Path) -> None:
+    written = await programs.run_async("init", "first", cwd=tmp_path)
     assert written.returncode == 0, written.stderr
     folder = tmp_path / "first"
     readme = (folder / "README.md").read_text().replace("\\\n", " ")
     (curl,) = re.findall(r"^    (curl .*)$", readme, re.MULTILINE)
     (watch,) = re.findall(r"^    orchestrix (sagas watch .*?) +#", readme, re.MULTILINE)
     began = time.monotonic()
-    dev = processes.spawn("dev", "--port", str(free_port()), cwd=folder)
+    dev = programs.spawn("dev", "--port", str(free_port()), cwd=folder)
     await dev.wait_for_line("^Ready in")
     started = await asked(curl, json.loads((folder / ".orchestrix" / "dev.json").read_text())["apiUrl"])
     assert started.status_code == 200, started.text
     assert (started.json()["orderNo"], started.json()["item"]) == ("A-1", "lamp")
-    seen = await processes.run_async(*watch.split(), cwd=folder)
+    seen = await programs.run_async(*watch.split(), cwd=folder)
     assert time.monotonic() - began < PROMISED_S
     assert seen.returncode == 0, seen.stderr
     assert "COMPLETED" in seen.stdout

@@ -21,9 +21,9 @@ def typed(line: str, folder: Path) -> str:
     return done.stdout
 
 
-async def test_try_it(processes: Processes, tmp_path: Path) -> None:
+async def test_try_it(programs: Processes, tmp_path: Path) -> None:
     port = free_port()
-    processes.spawn("dev", "--port", str(port), cwd=tmp_path).wait_for_line_sync("^Ready in")
+    programs.spawn("dev", "--port", str(port), cwd=tmp_path).wait_for_line_sync("^Ready in")
     path, curl, clone, create, history, worker = page("git clone")
     assert path.startswith("export PATH=")
     created = await asked(curl, f"http://127.0.0.1:{port}")
@@ -34,5 +34,5 @@ async def test_try_it(processes: Processes, tmp_path: Path) -> None:
     assert (tmp_path / ".orchestrix" / "billing" / ".git").is_dir()
     assert "COMPLETED" in typed(create, tmp_path)
     assert "GIT_REPO_CREATED" in typed(history, tmp_path)
-    joined = processes.spawn(*worker.split()[1:], cwd=tmp_path)
+    joined = programs.spawn(*worker.split()[1:], cwd=tmp_path)
     await joined.wait_for_line("cmd.registerApp")

@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from orchestrix.crash import POINTS
+from tests import forks
 from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
-from tests.fault import forks
 from tests.fault.cases import CASES
 from tests.fault.cases_of_jobs import JOB_CASES
 from tests.fault.crashing import APPS, IN_DEV, At, Rig, create, dev_dies, died
@@ -20,28 +20,12 @@ from tests.fault.usage import used
 from tests.processes import Processes
 from tests.servers import shared
 from tests.servers.names import Pool
-from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
 from tests.servers.sql import emptied, run_sql
 from tests.support import eventually
 
 DATABASES: Final = ("postgresql", "mariadb", "sqlite")
 DEATHS: Final = [At("worker.after_guard", 2), At("events.before_commit", 2), At("outbox.after_publish", 1)]
-
-
-@pytest.fixture(scope="module")
-def fork_server(server_run: Run) -> Iterator[forks.Forks]:
-    """Starts processes in a fraction of the time."""
-    with forks.running(server_run) as server:
-        yield server
-
-
-@pytest.fixture
-def processes(fork_server: forks.Forks, tmp_path: Path) -> Iterator[Processes]:
-    """Product processes that are forked."""
-    started = Processes(fork_server, tmp_path)
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

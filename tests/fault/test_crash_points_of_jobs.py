@@ -9,21 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault import forks
+from tests import forks
 from tests.fault.cases_of_jobs import JOB_CASES, Case
 from tests.fault.crashing_jobs import Ground, JobRig
 from tests.processes import Processes
 from tests.servers import shared
 from tests.servers.names import Pool
-from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
-
-
-@pytest.fixture(scope="module")
-def fork_server(server_run: Run) -> Iterator[forks.Forks]:
-    """Starts processes in a fraction of the time."""
-    with forks.running(server_run) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

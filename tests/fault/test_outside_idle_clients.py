@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,7 +14,7 @@ import pytest
 
 from tests.acceptance.system import System
 from tests.fault.world import NO_GIT
-from tests.processes import Processes, Spawned
+from tests.processes import Processes, Through
 from tests.servers.run import Run
 from tests.support import eventually
 
@@ -32,26 +31,11 @@ HEAD = b"POST /apps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/jso
 WORDS = {"nothing": b"", "half a head": HEAD, "no body": HEAD + b"Length: 60\r\n\r\n"}
 
 
-class Narrow:
-    """Starts processes that may open few files."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Spawned:
-        """Like that of `Run`."""
-        return self._run.spawn(["bash", "-c", FEW, "bash", str(FILES), *argv], env=env, cwd=cwd, log=log)
-
-    def kill(self, process: Any) -> None:
-        """Ends the process."""
-        self._run.kill(process)
-
-
 @pytest.mark.parametrize("words", WORDS)
 async def test_idle_connections_do_not_stop_the_service(
     server_run: Run, tmp_path: Path, postgres_url: str, rabbitmq_url: str, words: str, scale: Callable[[int, int], int]
 ) -> None:
-    processes = Processes(Narrow(server_run), tmp_path)
+    processes = Processes(Through(server_run, "bash", "-c", FEW, "bash", str(FILES)), tmp_path)
     system = System(processes, tmp_path, postgres_url, rabbitmq_url)
     system.upgrade()
     try:

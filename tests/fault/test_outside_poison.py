@@ -8,34 +8,18 @@ from pathlib import Path
 import pytest
 
 from orchestrix.saga.definition import COMPLETED, FAILED
+from tests import forks
 from tests.acceptance.system import System
 from tests.conformance.broker.brokers import Background, start_embedded
-from tests.fault import forks
 from tests.fault.outside import Supervisor, all_in, all_kept, node_of, parcels_env, rows, start_all
 from tests.fault.parcels import PARCEL, POISON, SLOW
 from tests.processes import Processes
-from tests.servers.run import Run
 from tests.support import eventually
 
 DEATHS = 30
 """So many workers may die until every good command is done."""
 SIGTERMS = 24
 """More than a broker of today gives a message out (20), and than a command may kill (19)."""
-
-
-@pytest.fixture(scope="module")
-def fork_server(server_run: Run) -> Iterator[forks.Forks]:
-    """Starts processes in a fraction of the time."""
-    with forks.running(server_run) as server:
-        yield server
-
-
-@pytest.fixture
-def processes(fork_server: forks.Forks, tmp_path: Path) -> Iterator[Processes]:
-    """Product processes that are forked."""
-    started = Processes(fork_server, tmp_path)
-    yield started
-    started.close()
 
 
 @pytest.fixture(params=["rabbitmq", "strict"])

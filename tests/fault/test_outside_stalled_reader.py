@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -13,7 +11,7 @@ from orchestrix.domain.jobs import FAILED, SUCCEEDED
 from tests.acceptance.system import Client, System
 from tests.fault.outside import all_in, job_in, parcels_env, start_all, submit
 from tests.fault.parcels import PARCEL
-from tests.processes import Processes, Spawned
+from tests.processes import Processes, Through
 from tests.servers.run import Run
 
 PIPE = 'exec "$@" > >(exec sleep infinity) 2>&1'
@@ -24,25 +22,10 @@ CHARACTERS = 3000
 ALIVE_WITHIN = 2.0
 
 
-class Unread:
-    """Starts processes whose output nobody reads."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Spawned:
-        """Like that of `Run`; the log stays empty."""
-        return self._run.spawn(["bash", "-c", PIPE, "bash", *argv], env=env, cwd=cwd, log=log)
-
-    def kill(self, process: Any) -> None:
-        """Ends the process, and the reader that does not read."""
-        self._run.kill(process)
-
-
 async def test_work_goes_on_where_nobody_reads_the_logs(
     server_run: Run, tmp_path: Path, postgres_url: str, rabbitmq_url: str
 ) -> None:
-    processes = Processes(Unread(server_run), tmp_path)
+    processes = Processes(Through(server_run, "bash", "-c", PIPE, "bash"), tmp_path)
     system = System(processes, tmp_path, postgres_url, rabbitmq_url)
     system.upgrade()
     env = parcels_env(tmp_path, ORCHESTRIX_LOG__LEVEL="debug")

@@ -29,6 +29,9 @@ class Server(ABC):
     kind: ClassVar[str]
     user: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    durable = True
+    """Whether it waits for the disk at each commit. One that no test ever kills need not, and is several times quicker
+    at making databases and tables. Set before the first start."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

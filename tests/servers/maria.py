@@ -22,6 +22,14 @@ _OPTIONS = [
     "--innodb-log-file-size=32M",
     "--performance-schema=off",
 ]
+# A server that tests kill, to count what survives, does without them.
+_NOT_DURABLE = [
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flush-method=nosync",
+    "--innodb-doublewrite=0",
+    "--sync-frm=0",
+    "--debug-no-sync",
+]
 _SYSTEM_PATH = os.pathsep.join(["/usr/sbin", "/usr/local/sbin", "/usr/libexec", "/usr/bin"])
 
 
@@ -69,7 +77,8 @@ class MariaServer(Server):
     def argv(self) -> list[str]:
         files = {"datadir": "data", "socket": "socket", "pid-file": "pid", "init-file": "init.sql", "tmpdir": ""}
         paths = [f"--{option}={self.home / name}" for option, name in files.items()]
-        return [str(self._binaries.server), "--no-defaults", *_OPTIONS, f"--port={self.port}", *paths]
+        options = _OPTIONS if self.durable else [*_OPTIONS, *_NOT_DURABLE]
+        return [str(self._binaries.server), "--no-defaults", *options, f"--port={self.port}", *paths]
 
     def answers(self) -> bool:
         return answers_sql(self.url())

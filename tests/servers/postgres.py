@@ -15,12 +15,13 @@ from tests.servers.sql import answers_sql
 
 OLDEST = 15
 _LOGIN = "orchestrix:secret"
-# Durable as it comes: fsync stays on, because the tests kill the server and count what survived.
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "shared_buffers": "32MB",
     "max_connections": "200",
 }
+# A server that tests kill, to count what survives, keeps them as they come.
+_NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
 
 
 def find() -> Path | None:
@@ -62,7 +63,8 @@ class PostgresServer(Server):
         self.run.copy_of_template(self.kind, self.account, self._data, self._initialise)
 
     def argv(self) -> list[str]:
-        settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": str(self.home)}
+        lasting = {} if self.durable else _NOT_DURABLE
+        settings = {**_SETTINGS, **lasting, "port": str(self.port), "unix_socket_directories": str(self.home)}
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         return [str(self._binaries / "postgres"), "-D", str(self._data), *options]
 

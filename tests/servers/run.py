@@ -101,6 +101,21 @@ class Run:
         self._tell(f"watch {process.pid}")
         return process
 
+    def complete(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a process to its end. Raises subprocess.TimeoutExpired."""
+        return subprocess.run(
+            argv,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Ends the process and all that it started, at once."""
         reaper.kill_family(process.pid)

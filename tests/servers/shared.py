@@ -87,6 +87,7 @@ def lent(names: Pool) -> Iterator[str]:
 @contextmanager
 def _started(kind: lookup.Kind, run: Run) -> Iterator[Server]:
     server = lookup.private_server(kind, run)
+    server.durable = False
     try:
         server.start()
         yield server

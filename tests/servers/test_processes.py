@@ -33,6 +33,12 @@ def _product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRIX_DATABASE_URL", "the developer's own")
 
 
+@pytest.fixture
+def processes(programs: Processes) -> Processes:
+    """Those of the shell script."""
+    return programs
+
+
 async def test_its_lines_can_be_waited_for_and_it_ends_in_order(processes: Processes) -> None:
     worker = processes.spawn("worker", env={"ORCHESTRIX_DATABASE_URL": "the test's"})
     match = await worker.wait_for_line(r"^role (\w+), database (.*)$")
@@ -82,9 +88,9 @@ def test_the_logs_are_shown_when_a_test_fails(tmp_path: Path) -> None:
     source = f"""
 from pathlib import Path
 from tests import processes as module
-def test_it(processes, monkeypatch):
+def test_it(programs, monkeypatch):
     monkeypatch.setattr(module, "ORCHESTRIX", Path({str(tmp_path / "orchestrix")!r}))
-    processes.spawn("worker", name="worker-of-the-test").wait_for_line_sync("role")
+    programs.spawn("worker", name="worker-of-the-test").wait_for_line_sync("role")
     assert False
 """
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")

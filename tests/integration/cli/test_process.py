@@ -57,10 +57,10 @@ def test_help_is_quick_and_brings_nothing_heavy_along() -> None:
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
-def test_help_takes_less_than_it_may(processes: Processes) -> None:
+def test_help_takes_less_than_it_may(programs: Processes) -> None:
     def once() -> float:
         began = time.monotonic()
-        assert processes.run("--help").returncode == 0
+        assert programs.run("--help").returncode == 0
         return time.monotonic() - began
 
     assert min(once() for _ in range(5)) < 0.4
@@ -100,10 +100,10 @@ def test_a_reader_that_leaves_is_no_error(processes: Processes, api: FakeApi) ->
     assert (answer.returncode, answer.stderr) == (141, "")
 
 
-def test_names_survive_a_terminal_that_lacks_their_letters(processes: Processes, api: FakeApi) -> None:
+def test_names_survive_a_terminal_that_lacks_their_letters(programs: Processes, api: FakeApi) -> None:
     api.on("GET", "/apps/42", Reply(body=app(appName="日本😀")))
     ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
-    answer = processes.run("apps", "show", "42", "--api", api.url, env=ascii_only)
+    answer = programs.run("apps", "show", "42", "--api", api.url, env=ascii_only)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "\\u65e5\\u672c\\U0001f600" in answer.stdout
 

@@ -1,7 +1,8 @@
 """How do hundreds of product processes start without each of them importing everything anew?
 
-`python -m tests.fault.forks SOCKET` has imported the product and waits. Each order that comes by the socket becomes a
-process forked from it, which from then on is what `orchestrix …` is: its own arguments, environment, folder and log.
+`python -m tests.forks SOCKET` has imported the product and waits. Each order that comes by the socket becomes a process
+forked from it, which from then on is what `orchestrix …` is: its own arguments, environment, folder, session and
+output. Only what Python reads before the first line of the program (PYTHONIOENCODING, say) is the server's.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -25,7 +30,7 @@ from tests.servers import reaper
 from tests.servers.run import Run
 from tests.support import eventually_sync
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 IMPORTED = (
     "aiosqlite",
     "orchestrix.bootstrap",
@@ -44,8 +49,8 @@ class Forked:
     """A process that the fork server has started."""
 
     def __init__(self, wire: socket.socket) -> None:
-        self._wire = wire.makefile("r")
-        wire.close()
+        self._socket = wire
+        self._wire = wire.makefile("rb", buffering=0)  # reads no byte ahead that `select` would miss
         self.pid = int(self._wire.readline())
         self._code: int | None = None
 
@@ -56,10 +61,13 @@ class Forked:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for the end, for ever whatever the timeout says: the server tells it."""
+        """Waits for the end, which the server tells. Raises subprocess.TimeoutExpired."""
         if self._code is None:
+            if not select.select([self._socket], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
             self._code = int(self._wire.readline())
             self._wire.close()
+            self._socket.close()
         return self._code
 
     def send_signal(self, sig: int) -> None:
@@ -79,14 +87,30 @@ class Forks:
         """Whether the server takes orders."""
         return self._address.exists()
 
-    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> Forked:
-        """Runs `argv`, which begins with the program `orchestrix`."""
+    def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, errors: Path | None = None
+    ) -> Forked:
+        """Runs `argv`, which begins with the program `orchestrix`. Both streams go to `log`, or stderr to `errors`."""
         log.touch()
         wire = socket.socket(socket.AF_UNIX)
         wire.connect(str(self._address))
-        order = {"argv": list(argv[1:]), "env": dict(env), "cwd": str(cwd), "log": str(log)}
+        order = {"argv": list(argv[1:]), "env": dict(env), "cwd": str(cwd), "logs": [str(log), str(errors or log)]}
         wire.sendall(json.dumps(order).encode() + b"\n")
         return Forked(wire)
+
+    def complete(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs `argv` to its end. Raises subprocess.TimeoutExpired."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, errors = Path(folder, "out"), Path(folder, "errors")
+            process = self.spawn(argv, env=env, cwd=cwd, log=out, errors=errors)
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill(process)
+                raise
+            return subprocess.CompletedProcess(argv, code, out.read_text(), errors.read_text())
 
     def kill(self, process: Forked) -> None:
         """Ends the process and all that it started, at once."""
@@ -98,7 +122,6 @@ class Forks:
 def running(run: Run) -> Iterator[Forks]:
     """A fork server; it ends with the block."""
     address, log = run.root / "forks", run.root / "forks.log"
-    address.unlink(missing_ok=True)  # an earlier server's
     process = run.spawn(argv(address), env=dict(os.environ), cwd=ROOT, log=log)
     server = Forks(address)
     eventually_sync(lambda: server.ready or process.poll(), deadline=60, message="the fork server is ready")
@@ -124,7 +147,8 @@ def _alive(pid: int) -> bool:
     return bool(state) and state[0] not in "ZX"
 
 
-def _serve(address: Path) -> NoReturn:
+def _serve(address: Path) -> None:
+    """For ever; returns in a process that it has started, which goes on with `_become`."""
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()
@@ -152,27 +176,24 @@ def _keep(wire: socket.socket) -> NoReturn:
         _become(order)
     wire.sendall(f"{pid}\n".encode())
     _, status = os.waitpid(pid, 0)
-    wire.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    with suppress(OSError):  # who asked for it is gone
+        wire.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
     os._exit(0)
 
 
 def _become(order: dict[str, Any]) -> NoReturn:
+    """Is the program from now on, to the interpreter's own end."""
+    os.setsid()
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
-    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for number in (1, 2):
+    time.tzset()
+    for number, path in zip((1, 2), order["logs"], strict=True):
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, number)
-    os.close(log)
+        os.close(log)
     sys.argv = ["orchestrix", *order["argv"]]
-    code = 70
-    try:
-        code = importlib.import_module("orchestrix.cli").main()
-    finally:
-        with suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+    sys.exit(importlib.import_module("orchestrix.cli").main())
 
 
 if __name__ == "__main__":
