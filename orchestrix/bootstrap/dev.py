@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from orchestrix.bootstrap.dev_recovery import PreviousDev, RecoveryResult, declare_dead
 from orchestrix.bootstrap.dev_worker import DevWorker
-from orchestrix.bootstrap.file_permissions import DATABASE, tighten
 from orchestrix.bootstrap.listening_socket import listening, nearby
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.config.settings import Settings
@@ -19,6 +20,34 @@ from orchestrix.persistence.schema import migrator
 from orchestrix.worker.composition import assemble
 
 ROLES = frozenset({"api", "orchestrator", "coordinator"})
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+DATABASE: Final = "orchestrix.db"
+REPOSITORIES: Final = "repos"
+
+
+def tighten(folder: Path) -> None:
+    """Removes the permissions of all but the owner in the folder of a `dev`, which is made where it is missing.
+
+    Folders first: nobody else can reach what is in a closed one. What we may not change is left as it is, for the
+    closed folder around it suffices. Raises `OSError` if the folder cannot be made.
+    """
+    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    _take(folder, FOLDER_MODE)
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
+        _take(folder / name, FILE_MODE)
+    repositories = folder / REPOSITORIES
+    _take(repositories, FOLDER_MODE)
+    with suppress(OSError):
+        for one in repositories.iterdir():
+            if one.is_dir() and not one.is_symlink():
+                _take(one, FOLDER_MODE)
+
+
+def _take(path: Path, mode: int) -> None:
+    with suppress(OSError):
+        if not path.is_symlink() and os.stat(path).st_mode & 0o077:
+            os.chmod(path, mode)
 
 
 @dataclass(frozen=True, slots=True)

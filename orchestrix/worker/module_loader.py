@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
@@ -14,7 +16,6 @@ from orchestrix.config.file import NAME
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.resource import Resource
 from orchestrix.saga.definition import Saga
-from orchestrix.worker import log_protection
 from orchestrix.worker.error_mapping import unexpected_error
 from orchestrix.worker.function_checks import LIBRARY_PACKAGES, is_ours
 from orchestrix.worker.handlers import HandlerTable, registered
@@ -23,6 +24,38 @@ from orchestrix.worker.jobs.functions import JobTable, registered_jobs
 SAGAS: Final = "ORCHESTRIX_SAGAS"
 WORKERS: Final = "ORCHESTRIX_WORKERS"
 RESOURCES: Final = "ORCHESTRIX_RESOURCES"
+LIBRARY_LOGGER: Final = "orchestrix"
+
+
+@contextmanager
+def protected_logging() -> Iterator[None]:
+    """After the block our loggers, and the handlers that were there before, are restored.
+
+    `logging.config.dictConfig` disables every logger that exists and takes the root's handlers away; `logging.disable`
+    stops all. What the block has added stays.
+    """
+    root = logging.getLogger()
+    before, level, least = [(one, one.level) for one in root.handlers], root.level, root.manager.disable
+    states = {name: one.level for name, one in _ours().items()}
+    try:
+        yield
+    finally:
+        logging.disable(least)
+        root.setLevel(level)
+        root.disabled = False
+        for handler, threshold in before:
+            handler.setLevel(threshold)
+            if handler not in root.handlers:
+                root.addHandler(handler)
+        for name, logger in _ours().items():
+            logger.disabled, logger.propagate = False, True
+            logger.setLevel(states.get(name, logging.NOTSET))
+
+
+def _ours() -> dict[str, logging.Logger]:
+    known = logging.getLogger().manager.loggerDict
+    names = [name for name in known if name.partition(".")[0] == LIBRARY_LOGGER]
+    return {name: one for name in names if isinstance(one := known[name], logging.Logger)}
 
 
 def named_in(setting: str, folder: str | None) -> str:
@@ -104,7 +137,7 @@ def _load(name: str, setting: str, folder: str | None) -> ModuleType:
     if (top := _top(name)) in LIBRARY_PACKAGES:
         raise ConfigError(f"{setting}: {name!r} cannot be loaded, for {top!r} is a package of Orchestrix: rename yours")
     try:
-        with log_protection.protected_logging():
+        with protected_logging():
             return importlib.import_module(name)
     except KeyboardInterrupt:
         raise

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from orchestrix.persistence import tables
-from orchestrix.persistence.schema import drift
+from orchestrix.persistence.schema import migrator
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_each_difference_is_a_sentence(made: MetaData, monkeypatch: pytest.Monke
             "CREATE TABLE strangers (id INTEGER)",
         ):
             connection.execute(text(statement))
-        found = sorted(drift.differences(connection))
+        found = sorted(migrator.differences(connection))
     engine.dispose()
     assert found == [
         "column things.foo is in the database and not in this version",

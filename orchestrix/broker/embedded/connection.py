@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pamqp.frame
 from pamqp import commands
 
+from orchestrix import clock
 from orchestrix.broker.embedded import errors, frames
 from orchestrix.broker.embedded.channel import EmbeddedChannel
-from orchestrix.broker.embedded.heartbeat import HeartbeatTimer
 from orchestrix.broker.embedded.negotiation import Negotiation
 from orchestrix.broker.embedded.output_buffer import OutputBuffer
 
@@ -33,6 +33,42 @@ _CLOSE_OK = commands.Connection.CloseOk.index
 _CHANNEL_OPEN = commands.Channel.Open.index
 _CHANNEL_CLOSE = commands.Channel.Close.index
 _CHANNEL_CLOSE_OK = commands.Channel.CloseOk.index
+MISSED_INTERVALS = 2
+
+
+class HeartbeatTimer:
+    """Sends two heartbeats per interval; after two silent intervals the peer is dead. AMQP 0-9-1, 4.2.7. Seconds."""
+
+    def __init__(self, interval: float, beat: Callable[[], None], dead: Callable[[], None]) -> None:
+        self._interval = interval
+        self._beat = beat
+        self._dead = dead
+        self._heard_at = clock.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self.deaf = False
+        self._schedule()
+
+    def heard(self) -> None:
+        self._heard_at = clock.monotonic()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        if self._interval:
+            self._timer = asyncio.get_running_loop().call_later(self._interval / 2, self._tick)
+
+    def _tick(self) -> None:
+        """While we do not read (`deaf`) the peer's silence means nothing."""
+        if self.deaf:
+            self.heard()
+        if clock.monotonic() - self._heard_at > MISSED_INTERVALS * self._interval:
+            self._dead()
+            return
+        self._beat()
+        self._schedule()
 
 
 class EmbeddedConnection(asyncio.Protocol):

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from functools import cache
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy.schema import SchemaItem
 
 from orchestrix.errors import SchemaMismatch
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.schema import collations, foreign_tables
-from orchestrix.persistence.schema.drift import differences
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 HEAD: Final = "0010"
 """The newest revision in `migrations`; a constant, so that a start with everything in place need not load Alembic."""
+_KINDS: Final = {"fk": "foreign key", "table_comment": "comment of table"}
 
 
 def scripts_of(package: Path) -> Path:
@@ -40,6 +41,55 @@ for chatty in ("alembic", "asyncmy"):
     logging.getLogger(chatty).setLevel(logging.ERROR)
 _MIGRATION_TIMEOUT_S: Final = 600.0
 """Seconds that one statement of a migration may take, and the wait for another migration."""
+
+
+def differences(connection: Connection) -> list[str]:
+    """A sentence for each difference."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.runtime.migration import MigrationContext
+
+    from orchestrix.persistence.tables import metadata
+
+    options = {"compare_type": True, "include_object": partial(_expected, connection.dialect.name)}
+    context = MigrationContext.configure(connection, opts=options)
+    found = [sentence for one in compare_metadata(context, metadata) for sentence in _told(one)]
+    return [*found, *collations.differences(connection)]
+
+
+def _expected(database: str, item: SchemaItem, *_: object) -> bool:
+    """Whether the item is one for that kind of database: an index can be for others alone."""
+    return item.info.get("not_on") != database
+
+
+def _told(found: Any) -> Iterator[str]:
+    """Alembic gives changes of one column as a list, and all else as a tuple of what it would do and to what."""
+    if isinstance(found, list):
+        for one in found:
+            yield from _told(one)
+        return
+    action, _, kind = str(found[0]).partition("_")
+    if action == "modify":
+        old, new = (_value(kind, value) for value in found[5:7])
+        yield f"column {found[2]}.{found[3]} {old} in the database and {new} in this version"
+    else:
+        here, there = ("this version", "the database") if action == "add" else ("the database", "this version")
+        yield f"{_KINDS.get(kind, kind)} {_name(found)} is in {here} and not in {there}"
+
+
+def _name(found: Any) -> str:
+    """What the item is called; what belongs to a table is named with it."""
+    item = found[-1]
+    if len(found) == 4:
+        return f"{found[2]}.{item.name}"
+    table = getattr(item, "table", None)
+    name = str(item.name or ", ".join(column.name for column in item.columns))
+    return name if table is None else f"{table.name}.{name}"
+
+
+def _value(kind: str, value: Any) -> str:
+    if kind == "nullable":
+        return "may be null" if value else "must not be null"
+    return f"has the {kind} {getattr(value, 'arg', value)}"
 
 
 async def current(database: Database) -> str | None:

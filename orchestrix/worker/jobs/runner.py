@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -12,9 +12,10 @@ from orchestrix.broker.port import Broker, Consumer, Delivery
 from orchestrix.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_cancel_queue, worker_topology
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import Loop
+from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.worker.context import LOGGER
-from orchestrix.worker.jobs.cancel_listener import PREFETCH, CancelListener
 from orchestrix.worker.jobs.consumer import JobConsumer
+from orchestrix.worker.jobs.dispatch import JobCancel, read_cancel
 from orchestrix.worker.jobs.execution import CANCEL_GRACE_S
 from orchestrix.worker.jobs.heartbeat import JobWorkerHeartbeat
 from orchestrix.worker.jobs.report_buffer import ReportBuffer
@@ -27,6 +28,29 @@ from .functions import JobTable, check_queue
 
 FINAL_REPORT_TIMEOUT_S: Final = 2.0
 """Seconds that the final messages get at least to be confirmed."""
+PREFETCH: Final = 100
+RECEIVE_PAUSE_S: Final = 0.1
+
+
+class CancelListener:
+    """Reads the cancel messages of `consumer` and passes them to `hear`. A lost one is repeated after a later
+    heartbeat."""
+
+    def __init__(self, consumer: Consumer, hear: Callable[[JobCancel], None]) -> None:
+        self._consumer, self._hear = consumer, hear
+
+    async def round(self) -> None:
+        """Receives one batch."""
+        deliveries = await self._consumer.receive(PREFETCH)
+        if not deliveries:
+            await asyncio.sleep(RECEIVE_PAUSE_S)
+            return
+        for delivery in deliveries:
+            try:
+                self._hear(read_cancel(delivery.body))
+            except UnreadableMessage as unreadable:
+                LOGGER.warning("a word to stop a job cannot be read: %s", unreadable)
+        await self._consumer.acknowledge(deliveries)
 
 
 class JobRunner:

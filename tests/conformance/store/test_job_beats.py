@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from orchestrix.domain.jobs import DISPATCHED, JobRow
-from orchestrix.jobs.deferred_heartbeats import DeferredHeartbeats
+from orchestrix.jobs.worker_heartbeats import DeferredHeartbeats
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_heartbeats, jobs
 from tests.conformance.store.test_jobs import dispatched, now, running, stored

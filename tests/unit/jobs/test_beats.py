@@ -13,9 +13,8 @@ import pytest
 from orchestrix.broker.port import Broker, Delivery
 from orchestrix.domain.leases import Fence
 from orchestrix.errors import Contention
-from orchestrix.jobs.deferred_heartbeats import DeferredHeartbeats
 from orchestrix.jobs.rescue.leader_context import LeaderContext
-from orchestrix.jobs.worker_heartbeats import WorkerHeartbeatListener
+from orchestrix.jobs.worker_heartbeats import DeferredHeartbeats, WorkerHeartbeatListener
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow

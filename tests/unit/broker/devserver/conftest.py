@@ -13,7 +13,7 @@ from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import AMQPError
 
 from orchestrix.broker.embedded import EmbeddedBroker
-from orchestrix.broker.embedded.heartbeat import HeartbeatTimer
+from orchestrix.broker.embedded.connection import HeartbeatTimer
 
 Connect = Callable[[str], Awaitable[AbstractConnection]]
 
