@@ -90,6 +90,7 @@ def application(node: Node) -> FastAPI:
             guard=_guard(node.context.settings),
             streams=Streams(node.context.settings.http.max_streams),
             resources=node.resources,
+            gzip=node.context.settings.http.gzip,
             tokens={name: secret.get_secret_value() for name, secret in node.context.settings.api.tokens.items()},
         )
     )
@@ -98,7 +99,8 @@ def application(node: Node) -> FastAPI:
 def _guard(settings: Settings) -> OriginGuard:
     """Without tokens, access is limited to this machine."""
     open_to_all = settings.api.auth == "none" or bool(settings.api.tokens)
-    return OriginGuard(check_host=not open_to_all, allowed=settings.http.allowed_hosts)
+    http = settings.http
+    return OriginGuard(check_host=not open_to_all, allowed=http.allowed_hosts, origins=http.cors_origins)
 
 
 def openapi(settings: Settings) -> dict[str, Any]:

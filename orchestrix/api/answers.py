@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Generic, Self, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Generic, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -15,6 +16,8 @@ from orchestrix.saga.commands import NEVER
 T = TypeVar("T")
 JSON: Final = "application/json"
 _DATE_TIME: Final = {"type": "string", "format": "date-time"}
+_PLAIN: Final = ((bool, False), (int, 1), (datetime, "2026-01-31T12:00:00.000000Z"), (dict[str, Any], {}), (Any, None))
+"""Examples of types."""
 
 
 def moment(value: datetime) -> str:
@@ -31,8 +34,14 @@ Time = Annotated[datetime, PlainSerializer(moment), WithJsonSchema(_DATE_TIME)]
 OptionalTime = Annotated[
     datetime | None, PlainSerializer(perhaps), WithJsonSchema({"anyOf": [_DATE_TIME, {"type": "null"}]})
 ]
-Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
+Id = Annotated[str, Field(examples=["0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"], json_schema_extra={"format": "uuid"})]
 OptionalId = Annotated[str | None, WithJsonSchema({"anyOf": [{"type": "string", "format": "uuid"}, {"type": "null"}]})]
+
+
+def _with_example(schema: dict[str, Any], model: type[Answer]) -> None:
+    example = model.example()
+    if example is not None:
+        schema["examples"] = [example]
 
 
 class Answer(BaseModel):
@@ -45,12 +54,25 @@ class Answer(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
+        json_schema_extra=_with_example,
     )
 
     @classmethod
     def of(cls, row: object, **more: Any) -> Self:
         """Made of the attributes of `row`, and of what `more` has in their place or besides."""
         return cls.model_validate(_Over(row, more) if more else row)
+
+    @classmethod
+    def example(cls) -> dict[str, Any] | None:
+        """One for the document, of the examples of its fields; None where some are an author's own models."""
+        shown = [field for field in cls.model_fields.values() if field.exclude_if is None]
+        found = {str(field.alias): _example_of(field.examples, field.annotation) for field in shown}
+        return None if ... in found.values() else found
+
+    @property
+    def location(self) -> str | None:
+        """Where it is from now on, for what was created."""
+        return None
 
     def json_bytes(self) -> bytes:
         """Compact JSON in UTF-8."""
@@ -69,20 +91,32 @@ class _Over:
         return self._more[name] if name in self._more else getattr(self._row, name)
 
 
-class Page(Answer, Generic[T]):
+class AnswerPage(Answer, Generic[T]):
     """What every page has."""
 
     items: list[T]
     next_cursor: str | None = Field(None, description="For `cursor` of the next call; null at the end.")
 
 
-def example(**fields: Any) -> ConfigDict:
-    """The configuration of a model with an example for the document."""
-    return ConfigDict(json_schema_extra={"examples": [fields]})
+def _example_of(given: Sequence[Any] | None, kind: Any) -> Any:
+    """The given example, else one that fits the type; `...` where there is none."""
+    if given:
+        return given[0]
+    if isinstance(kind, type) and issubclass(kind, Answer):
+        return ... if (inner := kind.example()) is None else inner
+    if get_origin(kind) is list:
+        inner = _example_of(None, get_args(kind)[0])
+        return ... if inner is ... else [inner]
+    if get_origin(kind) in (UnionType, Union):
+        return None if NoneType in get_args(kind) else _example_of(None, get_args(kind)[0])
+    return next((plain for one, plain in _PLAIN if kind == one), ...)
 
 
 def respond(answer: Answer, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer over the wire; with its version, where it has one, as the ETag."""
-    version = getattr(answer, "version", None)
-    tag = {"ETag": f'"{version}"'} if version is not None else {}
-    return Response(answer.json_bytes(), status, {**tag, **(headers or {})}, JSON)
+    """The answer over the wire; with its version, where it has one, as the ETag, and with 201 where it is."""
+    version, found = getattr(answer, "version", None), dict(headers or {})
+    if version is not None:
+        found["ETag"] = f'"{version}"'
+    if status == 201 and answer.location is not None:
+        found["Location"] = answer.location
+    return Response(answer.json_bytes(), status, found, JSON)

@@ -7,9 +7,11 @@ from functools import cache
 from typing import Any, Final
 
 from fastapi import FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 
 from orchestrix.api import docs, openapi, operations, problems
 from orchestrix.api.actions.routes import redispatches
+from orchestrix.api.audit.routes import operations as audit
 from orchestrix.api.auth import Door
 from orchestrix.api.cluster.routes import operations as cluster
 from orchestrix.api.dead_letters.routes import operations as dead_letters
@@ -17,17 +19,18 @@ from orchestrix.api.deadlines.routes import operations as deadlines
 from orchestrix.api.dependencies import ApiContext
 from orchestrix.api.health.routes import operations as health
 from orchestrix.api.jobs.routes import operations as jobs
-from orchestrix.api.middleware import ApiMiddleware
+from orchestrix.api.middleware import GZIP_FROM, ApiMiddleware, CrossOrigin
 from orchestrix.api.operations import Operation
 from orchestrix.api.resources import routes as resources
 from orchestrix.api.resources import schemas, unconfigured
 from orchestrix.api.sagas import routes as sagas
 from orchestrix.api.schedules.routes import operations as schedules
+from orchestrix.api.stuck.routes import operations as stuck
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 
 UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
-OWN: Final = (sagas.catalogue, jobs, schedules, cluster, deadlines, dead_letters, redispatches, health)
+OWN: Final = (sagas.catalogue, jobs, schedules, cluster, deadlines, stuck, dead_letters, redispatches, audit, health)
 """The nouns that are there whatever sagas and resources there are."""
 
 
@@ -50,7 +53,11 @@ def build(context: ApiContext) -> FastAPI:
     unconfigured.add(app, context.resources)
     docs.add(app, door)
     problems.add_handlers(app, context.health)
+    if context.gzip:
+        app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=5)  # it leaves streams alone
     app.add_middleware(ApiMiddleware, guard=context.guard)
+    if context.guard.origins:
+        app.add_middleware(CrossOrigin, origins=context.guard.origins)
 
     @cache
     def document() -> openapi.Schema:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from orchestrix.api.origin_guard import OriginGuard
 from orchestrix.api.stream_limits import Streams
+from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.dead_letters.service import DeadLetterService
-from orchestrix.domain.jobs import JobRow
-from orchestrix.domain.nodes import NodeRow
 from orchestrix.engine.actions import Action, ActionResult
+from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import IdempotencyKey, Keyed, Repeated, StartRequest, StartResult
-from orchestrix.jobs.submission import JobRequest, JobRequestKey, Submitted
+from orchestrix.jobs.cancellation import JobCanceller
+from orchestrix.jobs.change_notifier import JobChangeNotifier
+from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.lifecycle import Health
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.sagas.instances import After, InstanceFilter
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.definition import Saga
-from orchestrix.saga.state import Instance
 from orchestrix.schedules.service import ScheduleService
 
 
@@ -71,26 +71,6 @@ class Explainer(Protocol):
         """Raises `NotFound` and `Unavailable`."""
 
 
-class Stuck(Protocol):
-    """Knows which sagas wait for more than their own worker."""
-
-    async def page(
-        self, saga: Saga, wanted: InstanceFilter, sort: str, limit: int, after: After | None
-    ) -> list[Instance]:
-        """Up to `limit` of them, or of the others, as `wanted.stuck` says. Raises `Unavailable`."""
-
-
-class Surroundings(Protocol):
-    """Knows how the broker is."""
-
-    @property
-    def trouble(self) -> str | None:
-        """Why it cannot be used, if it cannot."""
-
-    async def empty(self, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
-        """Those of the queues that have nothing ready, or are not there, as it was at most `fresh` seconds ago."""
-
-
 class Redispatcher(Protocol):
     """Sends again, under its old id, what live sagas have out."""
 
@@ -105,34 +85,6 @@ class Redispatcher(Protocol):
         """The same, with the stored answer where `key` has one."""
 
 
-class Submitter(Protocol):
-    """Puts jobs down. A caller that goes away does not undo what it has asked for."""
-
-    async def submit(self, order: JobRequest, key: JobRequestKey | None = None) -> Submitted:
-        """Raises `Unavailable` (nothing was written) and `OutcomeUnknown`."""
-
-
-class Canceller(Protocol):
-    """Stops jobs."""
-
-    async def cancel(self, job_id: str, reason: str) -> JobRow:
-        """Raises `NotFound`, `Conflict` and `Unavailable`."""
-
-
-class Drainer(Protocol):
-    """Lets nodes give away what they have."""
-
-    async def drain(self, node_id: str) -> NodeRow:
-        """Raises `NotFound`, `Conflict` and `Unavailable`."""
-
-
-class JobWatch(Protocol):
-    """Lets a handler sleep until a job may have changed."""
-
-    async def changed(self, job_id: str, timeout: float) -> None:
-        """Returns once it may have, or `timeout` seconds have gone by."""
-
-
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """Everything that a handler may use."""
@@ -143,14 +95,14 @@ class ApiContext:
     watch: Watch
     control: Control
     explainer: Explainer
-    stuck: Stuck
-    surroundings: Surroundings
+    stuck: StuckSagas
+    surroundings: BrokerStatus
     redispatcher: Redispatcher
     letters: DeadLetterService
-    submitter: Submitter
-    canceller: Canceller
-    job_watch: JobWatch
-    drainer: Drainer
+    submitter: JobSubmitter
+    canceller: JobCanceller
+    job_watch: JobChangeNotifier
+    drainer: DrainRequester
     timetable: ScheduleService
     health: Health
     version: str
@@ -161,3 +113,5 @@ class ApiContext:
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The secrets by the names of those who have them; without any, everybody may do everything."""
     resources: Sequence[Resource] = ()
+    gzip: bool = False
+    """Whether longer answers are compressed for clients that ask for it."""

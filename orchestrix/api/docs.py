@@ -22,19 +22,30 @@ POLICY: Final = (
 HEADERS: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 
 
+ENTRANCE: Final = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
+"""What is told at `/`, to anybody."""
+
+
 def add(app: FastAPI, door: Door) -> None:
     """Serves `/openapi.json` and a page at `/docs` that shows it, from this package's own files, to whom `door` lets
-    in.
+    in. `/` leads browsers there.
     """
     page = (STATIC / "docs.html").read_text("utf-8").replace("<!-- problems -->", _problem_rows()).encode()
     _serve(app, door, "/docs", page, "text/html")
     _serve(app, door, "/docs/docs.js", (STATIC / "docs.js").read_bytes(), "text/javascript")
     _serve(app, door, "/docs/docs.css", (STATIC / "docs.css").read_bytes(), "text/css")
 
+    async def entrance(request: Request) -> Response:
+        vary = {"Vary": "Accept"}
+        if "text/html" in request.headers.get("accept", ""):
+            return Response(status_code=303, headers={"Location": "/docs", **vary})
+        return Response(dump(ENTRANCE), headers=vary, media_type="application/json")
+
     async def document(request: Request) -> Response:
         door.admit(request)
         return Response(dump(app.openapi()), media_type="application/json")
 
+    app.add_api_route("/", entrance, include_in_schema=False)
     app.add_api_route("/openapi.json", document, include_in_schema=False)
 
 

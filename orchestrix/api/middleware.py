@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrix import clock
 from orchestrix.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, is_correlation_id
+from orchestrix.api.idempotency import REPLAYED
 from orchestrix.api.origin_guard import OriginGuard
 from orchestrix.api.problems import Problem, bad_header, cut_short, has_head, internal_error
 from orchestrix.telemetry.correlation import correlated
@@ -20,6 +23,27 @@ log = logging.getLogger("orchestrix.api")
 
 MAX_BODY: Final = 256 * 1024
 """Bytes that a request's body may have."""
+
+
+GZIP_FROM: Final = 1024
+"""Bytes of an answer from which on it is compressed, where that is wanted."""
+SHOWN_HEADERS: Final = ("Allow", "ETag", "Link", "Location", "Retry-After", "WWW-Authenticate", CORRELATION, REPLAYED)
+"""Headers of answers that pages of other sites may read."""
+
+
+class CrossOrigin:
+    """Tells browsers which other sites' pages may call the API (CORS), if there are some."""
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        self._app, self._origins = app, origins
+        self._cors = CORSMiddleware(
+            app, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"], expose_headers=SHOWN_HEADERS
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allowed = scope["type"] == "http" and Headers(scope=scope).get("origin") in self._origins
+        # Others hear what the API itself says to them: a problem.
+        await (self._cors if allowed else self._app)(scope, receive, send)
 
 
 class ApiMiddleware:

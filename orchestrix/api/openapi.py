@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 from pydantic_core import to_jsonable_python
 
 from orchestrix.api import problems
-from orchestrix.api.answers import JSON, Page
+from orchestrix.api.answers import JSON, AnswerPage
 from orchestrix.api.headers import CORRELATION, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, LAST_EVENT_ID
 from orchestrix.api.idempotency import REPLAYED
 from orchestrix.api.operations import Operation, needs_body
@@ -224,7 +224,7 @@ def _answer_headers(one: Operation) -> Schema:
     fields = one.answer.model_fields if one.answer is not None else {}
     if "version" in fields and "items" not in fields:
         found |= _sent(ETag=_ETAG)
-    if one.answer is not None and issubclass(one.answer, Page):
+    if one.answer is not None and issubclass(one.answer, AnswerPage):
         found |= _sent(Link='The next page, `rel="next"`.')
     if one.status == 201 or one.name.startswith(("create", "start")):
         found |= _sent(Location="Where it is from now on.")

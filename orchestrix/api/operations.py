@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from inspect import getdoc
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from fastapi import FastAPI
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrix.api import problems
-from orchestrix.api.answers import Answer, Page, respond
+from orchestrix.api.answers import Answer, AnswerPage, respond
 from orchestrix.api.auth import ANONYMOUS, Door, client
 from orchestrix.api.dependencies import ApiContext
+from orchestrix.api.headers import IF_NONE_MATCH, not_modified
 from orchestrix.api.idempotency import key_of
 from orchestrix.api.pagination import next_link
 from orchestrix.api.query import Query, read_query
 from orchestrix.api.request_body import parsed, read_object, read_perhaps
 from orchestrix.domain.idempotency import Keyed
+from orchestrix.errors import OrchestrixError
 from orchestrix.saga.messages import storable
 
 R = TypeVar("R")
+H = TypeVar("H", bound="Handler")
 
 MAX_PART: Final = 1000
 """Code points that a part of a path may have: more than any name."""
@@ -31,12 +36,15 @@ MAX_PART: Final = 1000
 
 @dataclass(slots=True)
 class Call:
-    """One request of somebody who may ask. `sent` is its body, where the operation has one."""
+    """One request of somebody who may ask. `status` is that of its success, `sent` its body, if it
+    has one.
+    """
 
     context: ApiContext
     door: Door
     request: Request
     actor: str
+    status: int = 200
     sent: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,12 +59,19 @@ class Call:
             raise problems.Problem("not_found", f"There is no {name} {text[:60]!r}: nothing has such a name.")
         return text
 
-    def key(self, render: Callable[[R], Response], sent: Mapping[str, Any] | None = None) -> Keyed[R] | None:
+    def key(self, render: Callable[[R], Answer | Response], sent: Mapping[str, Any] | None = None) -> Keyed[R] | None:
         """The client's `Idempotency-Key`, if there is one. `render` makes the answer that is stored for it."""
-        return key_of(self.request, self.actor, self.sent if sent is None else sent, render)
+
+        def response(done: R) -> Response:
+            answer = render(done)
+            return answer if isinstance(answer, Response) else respond(answer, self.status)
+
+        return key_of(self.request, self.actor, self.sent if sent is None else sent, response)
 
 
 Handler = Callable[..., Awaitable[Answer | Response]]
+Refusal = Callable[[Exception, Any], problems.Problem | None]
+"""The problem that an error of the handler is, by what the path named; None for one that is told as everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +79,9 @@ class Operation:
     """One operation: what it does, and what its users must know of it.
 
     The handler gets the call; then what `of` finds in the path, which may be a problem 404; then the query; then the
-    body: those of them that are declared. An answer that it returns has the `status`; a response goes as it is.
-    `headers` are those of requests, `problems` the codes beside those that follow from the rest. Without a `query`
-    model all parameters pass, for probes that add some against caches. Nobody needs a token for what is `public`.
+    body: those of them that it has. An answer that it returns has the `status`; a response goes as it is. `headers` are
+    those of requests, `problems` the codes beside those that follow from the rest. Without a `query` model all
+    parameters pass, for probes that add some against caches. Nobody needs a token for what is `public`.
     """
 
     method: str
@@ -77,6 +92,7 @@ class Operation:
     about: str
     tag: str
     of: Callable[[Call], Any] | None = None
+    refusal: Refusal | None = None
     query: type[Query] | None = Query
     body: type[BaseModel] | None = None
     writes_body: bool = True
@@ -97,25 +113,57 @@ class Operation:
 
 
 class Operations:
-    """The operations of one noun, in the order of their declaration."""
+    """The operations of one noun, in the order of their declaration.
 
-    def __init__(self, tag: str) -> None:
-        self._tag = tag
+    A handler declares its query, its body and its answer by its signature; its name is that of the operation, and its
+    docstring the description, in which `a_one` stands for `{}`. What cannot be seen there is told beside the path.
+    """
+
+    def __init__(self, tag: str, *, a_one: str = "", refusal: Refusal | None = None) -> None:
+        self._tag, self._a_one, self._refusal = tag, a_one, refusal
         self.all: list[Operation] = []
-        self.get = partial(self._declared, "GET")
-        self.post = partial(self._declared, "POST")
-        self.patch = partial(self._declared, "PATCH")
-        self.delete = partial(self._declared, "DELETE")
+        self.get, self.post = partial(self.on, "GET"), partial(self.on, "POST")
+        self.patch, self.delete = partial(self.on, "PATCH"), partial(self.on, "DELETE")
 
-    def _declared(
-        self, method: str, path: str, name: str, summary: str, about: str, **more: Any
-    ) -> Callable[[Handler], Handler]:
-        def declare(handler: Handler) -> Handler:
-            fields = {"method": method, "path": path, "name": name, "summary": summary, "about": about, **more}
-            self.all.append(Operation(handler=handler, tag=self._tag, **fields))
+    def worded(self, summary: str) -> str:
+        """The summary, about one of the noun."""
+        return summary.format(self._a_one)
+
+    def on(self, method: str, path: str, **more: Any) -> Callable[[H], H]:
+        """Declares the operation that a handler does."""
+
+        def declare(handler: H) -> H:
+            summary, _, about = (getdoc(handler) or "").partition("\n\n")
+            told = {
+                "name": to_camel(handler.__name__),
+                "summary": self.worded(summary).removesuffix("."),
+                "about": " ".join(about.split()),
+                "tag": self._tag,
+                "refusal": self._refusal,
+            }
+            given = {"method": method, "path": path, **told, **_models(handler), **more}
+            self.all.append(Operation(handler=handler, **given))
             return handler
 
         return declare
+
+
+def _models(handler: Handler) -> dict[str, Any]:
+    """The models in the signature, by what they are for."""
+    hints = get_type_hints(handler)
+    returned = hints.pop("return")
+    found: dict[str, Any] = {}
+    for one in (returned, *get_args(returned)):
+        if _is(one, Answer):
+            found["answer"] = one
+    for hint in hints.values():
+        if _is(hint, BaseModel):
+            found["query" if issubclass(hint, Query) else "body"] = hint
+    return found
+
+
+def _is(hint: Any, model: type[BaseModel]) -> bool:
+    return isinstance(hint, type) and issubclass(hint, model)
 
 
 def add(app: FastAPI, context: ApiContext, door: Door, operations: Sequence[Operation]) -> None:
@@ -131,7 +179,7 @@ def _endpoint(context: ApiContext, door: Door, one: Operation) -> Callable[[Requ
     read = read_object if body is not None and needs_body(body) else read_perhaps
 
     async def endpoint(request: Request) -> Response:
-        call = Call(context, door, request, ANONYMOUS if one.public else door.admit(request))
+        call = Call(context, door, request, ANONYMOUS if one.public else door.admit(request), one.status)
         given: list[Any] = [call]
         raw = request.scope["query_string"]
         asked = read_query(query, raw) if query is not None and (asks or raw) else None
@@ -142,12 +190,24 @@ def _endpoint(context: ApiContext, door: Door, one: Operation) -> Callable[[Requ
         if body is not None:
             call.sent = await read(request)
             given.append(parsed(body, call.sent))
-        answer = await handler(*given)
-        if isinstance(answer, Response):
-            return answer
-        return respond(answer, one.status, next_link(request, answer.next_cursor) if isinstance(answer, Page) else None)
+        try:
+            answer = await handler(*given)
+        except OrchestrixError as error:
+            problem = one.refusal(error, given[1] if of is not None else None) if one.refusal is not None else None
+            if problem is None:
+                raise
+            raise problem from None
+        return answer if isinstance(answer, Response) else _sent(one, request, answer)
 
     return endpoint
+
+
+def _sent(one: Operation, request: Request, answer: Answer) -> Response:
+    if isinstance(answer, AnswerPage):
+        return respond(answer, one.status, next_link(request, answer.next_cursor))
+    if IF_NONE_MATCH in one.headers and (same := not_modified(request, getattr(answer, "version", 0))):
+        return same
+    return respond(answer, one.status)
 
 
 def needs_body(model: type[BaseModel]) -> bool:

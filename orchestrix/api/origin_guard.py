@@ -26,17 +26,33 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class OriginGuard:
-    """Refuses requests that other sites have made. Without `check_host` each `Host` is right."""
+    """Refuses requests that other sites have made, but for those of `origins`. Without `check_host` each `Host` is
+    right; `allowed` are those that are not loopback.
+    """
 
     check_host: bool = False
     allowed: Collection[str] = ()
+    origins: Collection[str] = ()
 
     def admit(self, method: str, path: str, headers: Headers) -> None:
         """Raises `Problem` 421 (RFC 9110, 15.5.20) for another host and 403 for another origin."""
         if self.check_host:
             self._admit_host(headers.getlist("host"))
         if method not in SAFE or is_stream(path) or "upgrade" in headers:
-            _admit_origin(headers)
+            self._admit_origin(headers)
+
+    def _admit_origin(self, headers: Headers) -> None:
+        site, origins = headers.get("sec-fetch-site"), headers.getlist("origin")
+        if origins and all(one.strip().lower() in self.origins for one in origins):
+            return
+        foreign = site is not None and site.strip().lower() not in OWN
+        if foreign or not all(_is_same(origin, headers.get("host", "")) for origin in origins):
+            said = f"Origin {origins[0][:100]!r}" if origins else f"Sec-Fetch-Site {(site or '')[:100]!r}"
+            raise Problem(
+                "foreign_origin",
+                f"{said} is not that of this API, and other sites' pages may change nothing here. Call it from its own "
+                "pages, or from a program, which sends no Origin; or name the site in ORCHESTRIX_HTTP__CORS_ORIGINS.",
+            )
 
     def _admit_host(self, given: Sequence[str]) -> None:
         text = given[0] if len(given) == 1 else ""
@@ -48,18 +64,6 @@ class OriginGuard:
                 f"Host is {text[:100]!r}. Without tokens this API answers by names of loopback alone: use 127.0.0.1 or "
                 "localhost, or set ORCHESTRIX_API__TOKENS, or name the host in ORCHESTRIX_HTTP__ALLOWED_HOSTS.",
             )
-
-
-def _admit_origin(headers: Headers) -> None:
-    site, origins = headers.get("sec-fetch-site"), headers.getlist("origin")
-    foreign = site is not None and site.strip().lower() not in OWN
-    if foreign or not all(_is_same(origin, headers.get("host", "")) for origin in origins):
-        said = f"Origin {origins[0][:100]!r}" if origins else f"Sec-Fetch-Site {(site or '')[:100]!r}"
-        raise Problem(
-            "foreign_origin",
-            f"{said} is not that of this API, and other sites' pages may change nothing here. Call it from its own "
-            "pages, or from a program, which sends no Origin.",
-        )
 
 
 def _is_same(origin: str, host: str) -> bool:

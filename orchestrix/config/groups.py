@@ -25,7 +25,8 @@ class HttpSettings(SettingsGroup):
     `allowed_hosts` are names, beside those of loopback, by which it may be called while it needs no token.
     `keep_alive` is longer than clients and load balancers keep a connection (60 s at most by default): a server that
     closes first loses the request that its client is just sending. Without `max_connections` it is what the limit of
-    open files allows; `max_streams` are the long-polls and event streams of one client.
+    open files allows; `max_streams` are the long-polls and event streams of one client. `cors_origins` are other web
+    sites whose pages may call it; `gzip` compresses answers of more than 1 kB, but no streams, for clients that ask.
     """
 
     host: str = "127.0.0.1"
@@ -36,8 +37,10 @@ class HttpSettings(SettingsGroup):
     keep_alive: float = Field(75.0, ge=1, le=3600)
     max_connections: int | None = Field(None, ge=8, le=1_000_000)
     max_streams: int = Field(1000, ge=1, le=1_000_000)
+    cors_origins: tuple[str, ...] = ()
+    gzip: bool = False
 
-    @field_validator("allowed_hosts", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return listed(value)
@@ -51,6 +54,17 @@ class HttpSettings(SettingsGroup):
                     "write names of hosts with commas in between, such as orchestrix.example,10.0.0.7:8080"
                 )
         return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            scheme, _, host = one.partition("://")
+            if scheme not in ("http", "https") or not _HOST.fullmatch(host):
+                raise ValueError(
+                    "write origins with commas in between, such as https://ui.example,http://localhost:3000"
+                )
+        return tuple(one.lower() for one in value)
 
 
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}))(?::[0-9]{1,5})?")

@@ -63,7 +63,7 @@ def held_event(delivery: Delivery, event: Event, saga: str, reason: str) -> Held
     )
 
 
-class Page(NamedTuple):
+class HeldEventsPage(NamedTuple):
     """Instances with held events that this process can run, and the last one that was read."""
 
     runnable: list[tuple[str, int]]
@@ -122,7 +122,7 @@ class HeldEvents:
         elif page.last == FIRST_PAGE:
             await self._wake.wait(LOOK_INTERVAL_S)
 
-    async def _page(self) -> Page:
+    async def _page(self) -> HeldEventsPage:
         async with self._database.read() as connection:
             found = await held_events.waiting(connection, INSTANCES_PER_LOOK, self._after)
             rows: dict[tuple[str, int], Instance] = {}
@@ -132,7 +132,7 @@ class HeldEvents:
             await self._definitions.meet(connection, [(row.saga, row.definition_version) for row in rows.values()])
         unknown = {key for key, row in rows.items() if self._catalog.of(row) is None}
         last = found[-1] if len(found) == INSTANCES_PER_LOOK else FIRST_PAGE
-        return Page([key for key in found if key not in unknown], last)
+        return HeldEventsPage([key for key in found if key not in unknown], last)
 
     async def _apply_all(self, saga: str, id: int) -> int:
         """How many events of the instance were applied. One that cannot be becomes a dead letter after some tries."""

@@ -37,6 +37,18 @@ class AuditRow:
     detail: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """What the rows of a list have in common; None is no condition."""
+
+    actor: str | None = None
+    verb: str | None = None
+    saga: str | None = None
+    instance_id: int | None = None
+    after: datetime | None = None
+    before: datetime | None = None
+
+
 _FIELDS: Final = tuple(field.name for field in fields(AuditRow))
 _PLAIN: Final = tuple(name for name in _FIELDS if name not in ("reason", "detail"))
 _INSERT: Final = BulkInsert(audit, (*_PLAIN, "reason", "detail"))
@@ -53,6 +65,25 @@ async def listing(connection: Connection, saga: str, id: int) -> list[AuditRow]:
     """What was done to an instance, the oldest first."""
     query = select(*(audit.c[name] for name in _FIELDS)).where(audit.c.saga == saga, audit.c.instance_id == id)
     return [AuditRow(**row._mapping) for row in await connection.execute(query.order_by(audit.c.id))]
+
+
+async def page(
+    connection: Connection, wanted: AuditFilter, limit: int, before_id: int | None = None
+) -> list[tuple[int, AuditRow]]:
+    """Up to `limit` rows that fit, each with its id, the newest first; `before_id` is the last one seen."""
+    table = audit.c
+    query = select(table.id, *(table[name] for name in _FIELDS))
+    for name in ("actor", "verb", "saga", "instance_id"):
+        if (value := getattr(wanted, name)) is not None:
+            query = query.where(table[name] == value)
+    if wanted.after is not None:
+        query = query.where(table.at > wanted.after)
+    if wanted.before is not None:
+        query = query.where(table.at < wanted.before)
+    if before_id is not None:
+        query = query.where(table.id < before_id)
+    found = await connection.execute(query.order_by(table.id.desc()).limit(limit))
+    return [(row.id, AuditRow(**{name: getattr(row, name) for name in _FIELDS})) for row in found]
 
 
 def _values(row: AuditRow) -> Row:

@@ -207,7 +207,17 @@ BAD = ["", " ", "x", "WARN", "nan", "inf", "-inf", "1e308", "1e-9", "-1", "0x10"
 
 def variables() -> list[str]:
     """All of those that take no free text."""
-    free = ("database_url", "broker_url", "api_url", "sagas", "workers", "resources", "http.host", "http.allowed_hosts")
+    free = (
+        "database_url",
+        "broker_url",
+        "api_url",
+        "sagas",
+        "workers",
+        "resources",
+        "http.host",
+        "http.allowed_hosts",
+        "http.cors_origins",
+    )
     return [PREFIX + name.upper().replace(".", "__") for name in names() if name not in free and "token" not in name]
 
 
@@ -245,6 +255,9 @@ def refusal(variable: str, value: str) -> str:
         ("ORCHESTRIX_CLUSTER__LEASE", "inf", "ORCHESTRIX_CLUSTER__LEASE: write a number from 0.01 to 2592000"),
         ("ORCHESTRIX_HTTP__ALLOWED_HOSTS", "*", "ORCHESTRIX_HTTP__ALLOWED_HOSTS: write names of hosts with commas"),
         ("ORCHESTRIX_HTTP__ALLOWED_HOSTS", "http://x/", "ORCHESTRIX_HTTP__ALLOWED_HOSTS: write names of hosts"),
+        ("ORCHESTRIX_HTTP__CORS_ORIGINS", "*", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),
+        ("ORCHESTRIX_HTTP__CORS_ORIGINS", "ui.example", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),
+        ("ORCHESTRIX_HTTP__CORS_ORIGINS", "http://x/", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),
         ("ORCHESTRIX_HTTP__MAX_CONNECTIONS", "0", "ORCHESTRIX_HTTP__MAX_CONNECTIONS: write a whole number from 8 to"),
         ("ORCHESTRIX_API__TOKENS", "ada:x", "ORCHESTRIX_API__TOKENS: the secret of token 1 is too short"),
     ],
@@ -269,6 +282,12 @@ def _default(variable: str) -> object:
     for part in variable.removeprefix(PREFIX).lower().split("__"):
         value = getattr(value, part)
     return value
+
+
+def test_origins_are_schemes_with_hosts() -> None:
+    origins = load({"ORCHESTRIX_HTTP__CORS_ORIGINS": "https://UI.example, http://localhost:3000"}).http.cors_origins
+    assert origins == ("https://ui.example", "http://localhost:3000")
+    assert (load({}).http.gzip, load({"ORCHESTRIX_HTTP__GZIP": "true"}).http.gzip) == (False, True)
 
 
 def test_allowed_hosts_are_names_with_or_without_a_port() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, model_validator
 
-from orchestrix.api.answers import Answer, example
+from orchestrix.api.answers import Answer
 from orchestrix.api.values import Moment, OptionalReason, Reason, RequiredReason, Span, asked
 from orchestrix.saga.messages import MAX_ID
 
@@ -93,6 +93,4 @@ class Redispatch(BaseModel):
 class RedispatchBody(Answer):
     """What is sent again."""
 
-    model_config = example(redispatched=2)
-
-    redispatched: int = Field(description="How many commands.")
+    redispatched: int = Field(examples=[2], description="How many commands.")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from orchestrix.api.actions.models import (
     RetryAction,
     SkipAction,
 )
-from orchestrix.api.answers import JSON, respond
+from orchestrix.api.answers import JSON
 from orchestrix.api.dead_letters.models import DryRunQuery
 from orchestrix.api.headers import IDEMPOTENCY_KEY, IF_MATCH, if_match, moved_on
 from orchestrix.api.idempotency import repeated
@@ -35,40 +34,35 @@ from orchestrix.saga.actions.control import InvalidActionError, unchanged
 from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, SagaAction
 from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.messages import dump
-from orchestrix.saga.state import Instance
 
 DONE: Final = "As it is from now on; with `dryRun`, as it would be."
-ACTIONS: Final[tuple[tuple[SagaAction, str, str, type[BaseModel], str, str], ...]] = (
+ACTIONS: Final[tuple[tuple[SagaAction, str, type[BaseModel], str, str], ...]] = (
     (
         SagaAction.RETRY,
-        "POST",
-        "/retry",
+        "POST /retry",
         RetryAction,
         "Retry the failed step of {}",
-        "Ends the wait for the next try, retries a step that is held or an undo that has failed, or starts a failed "
-        "run again; with `data`, on changed data.",
+        "Ends the wait for the next try, retries a step that is held or an undo that has failed, or starts a "
+        "failed run again; with `data`, on changed data.",
     ),
     (
         SagaAction.SKIP,
-        "POST",
-        "/skip",
+        "POST /skip",
         SkipAction,
         "Skip the present step of {}",
         "It goes on as if the step had succeeded; where an undo has failed, as if the step had been undone.",
     ),
     (
         SagaAction.PAUSE,
-        "POST",
-        "/pause",
+        "POST /pause",
         RequiredReason,
         "Pause {}",
-        "Nothing more is sent. What workers are processing goes on, and its success counts; its failure is judged when "
-        "the pause ends.",
+        "Nothing more is sent. What workers are processing goes on, and its success counts; its failure is judged "
+        "when the pause ends.",
     ),
     (
         SagaAction.RESUME,
-        "POST",
-        "/resume",
+        "POST /resume",
         RequiredReason,
         "Resume {}",
         "Sends what is due, and waits on for the rest. Also releases what is held, and a copy of another "
@@ -76,16 +70,14 @@ ACTIONS: Final[tuple[tuple[SagaAction, str, str, type[BaseModel], str, str], ...
     ),
     (
         SagaAction.CANCEL,
-        "POST",
-        "/cancel",
+        "POST /cancel",
         RequiredReason,
         "Cancel {}",
         "What was done is undone, in reverse order; a step in progress is waited for, then undone too.",
     ),
     (
         SagaAction.TERMINATE,
-        "POST",
-        "/terminate",
+        "POST /terminate",
         RequiredReason,
         "Terminate {}",
         "At once; nothing is undone.",
@@ -93,22 +85,20 @@ ACTIONS: Final[tuple[tuple[SagaAction, str, str, type[BaseModel], str, str], ...
     (
         SagaAction.EDIT,
         "PATCH",
-        "",
         EditAction,
         "Edit the data of {}",
         "A merge patch, checked by the saga's model. Only while it is blocked or has failed.",
     ),
     (
         SagaAction.SET_DEADLINE,
-        "PATCH",
-        "/deadline",
+        "PATCH /deadline",
         DeadlineAction,
         "Set or extend the deadline of {}",
-        "The deadline of what it waits for. If the whole run has a deadline that would come earlier, that one is moved "
-        "to the same time.",
+        "The deadline of what it waits for. If the whole run has a deadline that would come earlier, that one is "
+        "moved to the same time.",
     ),
 )
-"""Each with its method, the end of its path, its body, and what the document says of it."""
+"""Each with its method and the end of its path, its body, and what the document says of it."""
 
 redispatches = Operations("control")
 
@@ -117,17 +107,8 @@ class DeadlineQuery(DryRunQuery, ReasonQuery):
     """Whether anything is to change, and why."""
 
 
-def declare(
-    operations: Operations,
-    path: str,
-    noun: str,
-    a_one: str,
-    kind_of: KindOf,
-    answer: type[BaseModel],
-    preview: type[BaseModel],
-) -> None:
+def declare(operations: Operations, path: str, noun: str, kind_of: KindOf, answer: Any, preview: Any) -> None:
     """The actions on one instance below `path`; they answer an `answer`, or a `preview` where nothing is to change."""
-    methods = {"POST": operations.post, "PATCH": operations.patch}
     more: dict[str, Any] = {
         "of": one_of(kind_of),
         "answer": answer,
@@ -136,19 +117,13 @@ def declare(
         "headers": (IDEMPOTENCY_KEY, IF_MATCH),
         "problems": ("illegal_transition", "invalid_body"),
     }
-    for action, method, suffix, body, summary, about in ACTIONS:
-        name, told = f"{_camel(action)}{noun}", summary.format(a_one)
-        declared = methods[method](f"{path}/{{id}}{suffix}", name, told, about, query=DryRunQuery, body=body, **more)
-        declared(_acting(action))
-    operations.delete(
-        f"{path}/{{id}}/deadline",
-        f"cancelDeadline{noun}",
-        f"Remove the deadline of {a_one}",
-        "What it waits for, and the whole run, may take any time.",
-        query=DeadlineQuery,
-        body=OptionalReason,
-        **more,
-    )(cancel_deadline)
+    for action, place, body, summary, about in ACTIONS:
+        method, _, suffix = place.partition(" ")
+        name, told, refusal = f"{_camel(action)}{noun}", operations.worded(summary), partial(_refusal, action)
+        how = {"name": name, "summary": told, "about": about, "body": body, "refusal": refusal, **more}
+        operations.on(method, f"{path}/{{id}}{suffix}", **how)(_acting(action))
+    refusal = partial(_refusal, SagaAction.CANCEL_DEADLINE)
+    operations.delete(f"{path}/{{id}}/deadline", name=f"cancelDeadline{noun}", refusal=refusal, **more)(cancel_deadline)
 
 
 def _acting(action: SagaAction) -> Handler:
@@ -161,7 +136,10 @@ def _acting(action: SagaAction) -> Handler:
 
 
 async def cancel_deadline(call: Call, ref: InstanceRef, query: DeadlineQuery, why: OptionalReason) -> Response:
-    """`DELETE …/{id}/deadline`."""
+    """Remove the deadline of {}.
+
+    What it waits for, and the whole run, may take any time.
+    """
     reason = reason_of(query, why)
     request = ActionRequest(SagaAction.CANCEL_DEADLINE, call.actor, reason)
     return await _act(call, ref, request, {"reason": reason}, dry_run=query.dry_run)
@@ -171,22 +149,13 @@ async def _act(
     call: Call, ref: InstanceRef, request: ActionRequest, sent: Mapping[str, Any] | None = None, *, dry_run: bool
 ) -> Response:
     """Does it, or tells what it would do. `sent` is what its key is for, if that is not the body."""
-    kind = ref.kind
+    kind, control = ref.kind, call.context.control
     action = Action(kind.saga.name, ref.id, request, if_match(call.request), dry_run)
-    key = call.key(partial(_answer, kind), sent)
-    with _refusals(ref, request.verb):
-        if key is None or dry_run:  # what changes nothing needs no stored answer
-            done = await call.context.control.act(action)
-        else:
-            once = await call.context.control.act_once(action, key)
-            if not isinstance(once, ActionResult):
-                return repeated(once)
-            done = once
-    return _preview(kind, done, request.verb) if dry_run else _answer(kind, done.instance)
-
-
-def _answer(kind: InstanceKind, instance: Instance) -> Response:
-    return shown(kind, instance)
+    key = call.key(partial(shown, kind), sent)
+    if dry_run:
+        return _preview(kind, await control.act(action), request.verb)
+    done = await control.act(action) if key is None else await control.act_once(action, key)
+    return shown(kind, done.instance) if isinstance(done, ActionResult) else repeated(done)
 
 
 def _preview(kind: InstanceKind, done: ActionResult, verb: SagaAction) -> Response:
@@ -200,24 +169,22 @@ def _preview(kind: InstanceKind, done: ActionResult, verb: SagaAction) -> Respon
     return Response(dump(body), media_type=JSON)
 
 
-@contextmanager
-def _refusals(ref: InstanceRef, verb: SagaAction) -> Iterator[None]:
-    """Makes a problem of each way to refuse."""
-    try:
-        yield
-    except NotFound:
-        raise not_found(f"{ref.kind.saga.name} {ref.id}") from None
-    except ActionNotAllowed as refused:
-        allowed = [verb.value for verb in refused.allowed]
-        raise Problem("illegal_transition", said(refused), allowed=allowed) from None
-    except VersionMismatch as other:
-        raise moved_on(other.current) from None
-    except InvalidActionError as refused:
-        raise invalid_body(wrong_fields(refused.errors, None)) from None
-    except InvalidDataError as refused:
-        raise _bad_data(ref.kind, refused, verb) from None
-    except Invalid as refused:
-        raise invalid_body([{"pointer": "", "detail": str(refused).removesuffix(".")}]) from None
+def _refusal(verb: SagaAction, error: Exception, ref: InstanceRef) -> Problem | None:
+    match error:
+        case NotFound():
+            return not_found(f"{ref.kind.saga.name} {ref.id}")
+        case ActionNotAllowed():
+            return Problem("illegal_transition", said(error), allowed=[verb.value for verb in error.allowed])
+        case VersionMismatch():
+            return moved_on(error.current)
+        case InvalidActionError():
+            return invalid_body(wrong_fields(error.errors, None))
+        case InvalidDataError():
+            return _bad_data(ref.kind, error, verb)
+        case Invalid():
+            return invalid_body([{"pointer": "", "detail": str(error).removesuffix(".")}])
+        case _:
+            return None
 
 
 def _bad_data(kind: InstanceKind, refused: InvalidDataError, verb: SagaAction) -> Problem:
@@ -233,19 +200,13 @@ def _camel(action: SagaAction) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-@redispatches.post(
-    "/redispatch",
-    "redispatch",
-    "Send outstanding commands again",
-    "The commands that live sagas wait for, with the same ids: a worker that has handled one already drops the copy. "
-    "What waits for its next try is not sent.",
-    body=Redispatch,
-    answer=RedispatchBody,
-    headers=(IDEMPOTENCY_KEY,),
-    problems=("not_found",),
-)
-async def redispatch(call: Call, wanted: Redispatch) -> Response:
-    """`POST /redispatch`."""
+@redispatches.post("/redispatch", headers=(IDEMPOTENCY_KEY,), problems=("not_found",))
+async def redispatch(call: Call, wanted: Redispatch) -> RedispatchBody | Response:
+    """Send outstanding commands again.
+
+    The commands that live sagas wait for, with the same ids: a worker that has handled one already drops the copy.
+    What waits for its next try is not sent.
+    """
     if wanted.saga is not None and call.context.catalog.saga(wanted.saga) is None:
         raise not_found(f"saga {wanted.saga[:60]!r}")
     sagas, key = None if wanted.saga is None else [wanted.saga], call.key(_sent)
@@ -256,5 +217,5 @@ async def redispatch(call: Call, wanted: Redispatch) -> Response:
     return _sent(done) if isinstance(done, int) else repeated(done)
 
 
-def _sent(count: int) -> Response:
-    return respond(RedispatchBody(redispatched=count))
+def _sent(count: int) -> RedispatchBody:
+    return RedispatchBody(redispatched=count)

@@ -3,56 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field
 
-from orchestrix.api.answers import Answer, OptionalTime, Time, example
+from orchestrix.api.answers import Answer, OptionalTime, Time
 from orchestrix.domain.leases import ElectionReason, LeaderMode
 from orchestrix.domain.nodes import NodeRow, NodeState
 from orchestrix.persistence.cluster.leases import Handover
 from orchestrix.persistence.cluster.nodes import WorkerRow
-
-_NODE: Final[dict[str, Any]] = {
-    "id": "node-1-5f3a9c55",
-    "name": "node-1",
-    "state": "ALIVE",
-    "isLeader": True,
-    "roles": ["api", "coordinator", "orchestrator"],
-    "jobCount": 12,
-    "startedAt": "2026-01-31T12:00:00.000000Z",
-    "beatAt": "2026-01-31T12:30:10.000000Z",
-    "endedAt": None,
-}
-_WORKER: Final[dict[str, Any]] = {
-    "id": "worker-1-7b1f0c9f",
-    "state": "ALIVE",
-    "queues": ["reports"],
-    "jobs": 3,
-    "lostPlaces": 0,
-    "startedAt": "2026-01-31T12:00:00.000000Z",
-    "beatAt": "2026-01-31T12:30:10.000000Z",
-}
-_HANDOVER: Final[dict[str, Any]] = {
-    "term": 7,
-    "from": "node-2-c0ffee00",
-    "to": "node-1-5f3a9c55",
-    "mode": "broker",
-    "reason": "lost",
-    "beganAt": "2026-01-31T12:29:59.980000Z",
-    "gainedAt": "2026-01-31T12:30:00.000000Z",
-    "endedAt": "2026-01-31T12:30:00.004000Z",
-    "tookMs": 24,
-}
-CLUSTER: Final[dict[str, Any]] = {
-    "leader": _NODE["id"],
-    "term": 7,
-    "mode": "broker",
-    "lease": {"until": "2026-01-31T12:30:40.000000Z", "gainedAt": _HANDOVER["gainedAt"], "resignedAt": None},
-    "nodes": [_NODE],
-    "workers": [_WORKER],
-    "handovers": [_HANDOVER],
-}
 
 
 class LeaseBody(Answer):
@@ -66,13 +25,11 @@ class LeaseBody(Answer):
 class NodeBody(Answer):
     """One node: one life of one process."""
 
-    model_config = example(**_NODE)
-
-    id: str
-    name: str
-    state: NodeState
-    is_leader: bool
-    roles: list[str]
+    id: str = Field(examples=["node-1-5f3a9c55"])
+    name: str = Field(examples=["node-1"])
+    state: NodeState = Field(examples=["ALIVE"])
+    is_leader: bool = Field(examples=[True])
+    roles: list[str] = Field(examples=[["api", "coordinator", "orchestrator"]])
     job_count: int = Field(description="Its load: how many jobs it owns.")
     started_at: Time
     beat_at: Time = Field(description="When its last heartbeat arrived.")
@@ -87,14 +44,15 @@ class NodeBody(Answer):
 class WorkerBody(Answer):
     """One worker that runs jobs."""
 
-    model_config = example(**_WORKER)
-
-    id: str
+    id: str = Field(examples=["worker-1-7b1f0c9f"])
     state: Literal["ALIVE", "DRAINING", "SILENT"] = Field(
+        examples=["ALIVE"],
         description="`DRAINING`: it stops, takes nothing new, and lets its jobs go on for a while. `SILENT`: no "
-        "heartbeat since `beatAt`, for half of the time after which its jobs are lost (`jobs.silent`), or longer."
+        "heartbeat since `beatAt`, for half of the time after which its jobs are lost (`jobs.silent`), or longer.",
     )
-    queues: list[str] = Field(description="Those that it takes jobs from; none any more while it stops.")
+    queues: list[str] = Field(
+        examples=[["reports"]], description="Those that it takes jobs from; none any more while it stops."
+    )
     jobs: int = Field(description="How many it has, by its own last heartbeat; 0 once they are lost.")
     lost_places: int = Field(
         description="Places taken by functions that go on though their attempts have ended: restart the worker."
@@ -111,14 +69,20 @@ class WorkerBody(Answer):
         return cls.of(worker, state=state, jobs=0 if ago >= limit else worker.jobs)
 
 
+class WorkerList(Answer):
+    """The workers, the latest heartbeat first."""
+
+    items: list[WorkerBody]
+
+
 class HandoverBody(Answer):
     """The beginning of a term."""
 
     term: int
     from_holder: str | None = Field(alias="from", description="Who led before.")
-    to_holder: str = Field(alias="to")
-    mode: LeaderMode
-    reason: ElectionReason
+    to_holder: str = Field(alias="to", examples=["node-1-5f3a9c55"])
+    mode: LeaderMode = Field(examples=["broker"])
+    reason: ElectionReason = Field(examples=["lost"])
     began_at: Time = Field(
         description="When the former leader was gone, as far as is known; not before the new one was there."
     )
@@ -139,9 +103,7 @@ class HandoverBody(Answer):
 class ClusterBody(Answer):
     """The cluster, as the database has it: the same on every node."""
 
-    model_config = example(**CLUSTER)
-
-    leader: str | None = Field(description="The node that leads; null while none does.")
+    leader: str | None = Field(examples=["node-1-5f3a9c55"], description="The node that leads; null while none does.")
     term: int = Field(description="Rises with each leader; 0 before the first.")
     mode: LeaderMode | None = Field(description="`alone`: the leader has no broker.")
     lease: LeaseBody | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from orchestrix.api.cluster.models import ClusterBody, HandoverBody, LeaseBody, NodeBody, WorkerBody
+from orchestrix.api.cluster.models import ClusterBody, HandoverBody, LeaseBody, NodeBody, WorkerBody, WorkerList
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, said
 from orchestrix.errors import ConflictError
@@ -17,18 +17,20 @@ MOST_HANDOVERS: Final = 20
 SHOWN_S: Final = 600.0
 """Seconds for which a worker is shown that ended without a word."""
 
-operations = Operations("cluster")
+
+def _refusal(error: Exception, node: object) -> Problem | None:
+    return Problem("illegal_transition", said(error), allowed=[]) if isinstance(error, ConflictError) else None
 
 
-@operations.get(
-    "/cluster",
-    "getCluster",
-    "Show the leader, the nodes and the workers",
-    "Read from the database: every node gives the same answer.",
-    answer=ClusterBody,
-)
-async def show(call: Call) -> ClusterBody:
-    """`GET /cluster`."""
+operations = Operations("cluster", refusal=_refusal)
+
+
+@operations.get("/cluster")
+async def get_cluster(call: Call) -> ClusterBody:
+    """Show the leader, the nodes and the workers.
+
+    Read from the database: every node gives the same answer.
+    """
     async with call.context.database.read() as connection:
         lease = await leases.read(connection)
         members = await nodes.listed(connection, MOST_NODES)
@@ -47,21 +49,27 @@ async def show(call: Call) -> ClusterBody:
     )
 
 
-@operations.post(
-    "/cluster/nodes/{node}/drain",
-    "drainNode",
-    "Drain a node",
-    "It hands its jobs over to other nodes and takes no more until it is restarted. Asking again changes nothing. By "
-    "its id, or by a name that no other living node has.",
-    answer=NodeBody,
-    problems=("illegal_transition",),
-)
-async def drain(call: Call) -> NodeBody:
-    """`POST /cluster/nodes/{node}/drain`."""
-    try:
-        node = await call.context.drainer.drain(call.path("node"))
-    except ConflictError as refused:
-        raise Problem("illegal_transition", said(refused), allowed=[]) from None
+@operations.get("/workers")
+async def list_workers(call: Call) -> WorkerList:
+    """List the workers.
+
+    The latest heartbeat first, 200 at most. One that has left is not shown, a silent one for 10 minutes.
+    """
+    async with call.context.database.read() as connection:
+        workers = await nodes.listed_workers(connection, MOST_WORKERS, SHOWN_S)
+        now = connection.now()
+    limit = timedelta(seconds=call.context.silent)
+    return WorkerList(items=[WorkerBody.made(one, now - one.beat_at, limit) for one in workers])
+
+
+@operations.post("/cluster/nodes/{node}/drain", problems=("illegal_transition",))
+async def drain_node(call: Call) -> NodeBody:
+    """Drain a node.
+
+    It hands its jobs over to other nodes and takes no more until it is restarted. Asking again changes nothing. By
+    its id, or by a name that no other living node has.
+    """
+    node = await call.context.drainer.drain(call.path("node"))
     async with call.context.database.read() as connection:
         lease = await leases.read(connection)
     return NodeBody.made(node, lease.holder if lease is not None and not lease.lapsed else None)

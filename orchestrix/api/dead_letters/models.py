@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from orchestrix.api.answers import Answer, Id, OptionalTime, Page, Time, example
+from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalTime, Time
 from orchestrix.api.query import Flag, InstanceId, Paging, Query, Text
 from orchestrix.api.values import RequiredReason, asked
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.saga.messages import MAX_ID, UnreadableMessage, dump, load, storable
-
-DEAD_LETTER: Final[dict[str, Any]] = {
-    "id": "0b6d5a4e-1f0c-8a7b-9d3e-2c4b6a8f0e1d",
-    "queue": "evt.appRegistered",
-    "routingKey": "evt.appRegistered",
-    "type": "evt.appRegistered",
-    "saga": "app",
-    "appId": None,
-    "messageId": "0199c2a4-60aa-7d10-8f00-1a2b3c4d5e6f",
-    "correlationId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
-    "reason": "not-json: line 1, column 2: the name of a field must stand there, in double quotes",
-    "error": "line 1, column 2: the name of a field must stand there, in double quotes",
-    "deliveries": 1,
-    "bodySize": 9,
-    "diedAt": "2026-01-31T12:00:01.250000Z",
-    "recordedAt": "2026-01-31T12:00:01.300000Z",
-    "redriven": 0,
-    "redrivenAt": None,
-    "editedAt": None,
-}
-_BODY: Final[dict[str, Any]] = {
-    "exchange": "orchestrator.events",
-    "bodyEncoding": "text",
-    "body": "{not json",
-    "bodySha256": "9ad6ec7f5f0b2ee0c04b9a7be4d9cf4b2b6e6f0a1c7d0b7a0d0f1b7f1a5c3e21",
-    "headers": {"x-reason": DEAD_LETTER["reason"]},
-}
 
 
 class LetterQuery(Paging):
@@ -97,17 +70,15 @@ class EditLetter(RequiredReason):
 class DeadLetterSummary(Answer):
     """A message that could not be handled."""
 
-    model_config = example(**DEAD_LETTER)
-
     id: Id
-    queue: str = Field(description="Where it died.")
-    routing_key: str
-    type: str
-    saga: str | None = Field(description="As it says itself: there need be no such instance.")
+    queue: str = Field(examples=["evt.appRegistered"], description="Where it died.")
+    routing_key: str = Field(examples=["evt.appRegistered"])
+    type: str = Field(examples=["evt.appRegistered"])
+    saga: str | None = Field(examples=["app"], description="As it says itself: there need be no such instance.")
     instance_id: int | None = Field(alias="appId")
     message_id: str | None
     correlation_id: str | None
-    reason: str
+    reason: str = Field(examples=["not-json: line 1, column 2: expected a property name in double quotes"])
     error: str | None = Field(description="The reason in more words, where there are any.")
     deliveries: int | None = Field(description="How often it was delivered in vain; null where that was not counted.")
     body_size: int = Field(description="In bytes.")
@@ -126,14 +97,12 @@ class DeadLetterSummary(Answer):
 class DeadLetterBody(DeadLetterSummary):
     """A dead letter with its body."""
 
-    model_config = example(**DEAD_LETTER, **_BODY)
-
-    exchange: str
+    exchange: str = Field(examples=["orchestrator.events"])
     body_encoding: Literal["json", "text", "base64"] | None = Field(
-        description="How `body` is written; null where it was too long to be kept."
+        examples=["text"], description="How `body` is written; null where it was too long to be kept."
     )
-    body: dict[str, Any] | str | None
-    body_sha256: str = Field(alias="bodySha256")
+    body: dict[str, Any] | str | None = Field(examples=["{not json"])
+    body_sha256: str = Field(alias="bodySha256", examples=["9ad6ec7f5f0b2ee0c04b9a7be4d9cf4b2b6e6f0a1c7d0b7a"])
     headers: dict[str, Any]
 
     @classmethod
@@ -158,7 +127,7 @@ def _shown(body: bytes | None) -> tuple[str | None, Any]:
     return ("text", text) if storable(text) else ("base64", b64encode(body).decode())
 
 
-class DeadLetterPage(Page[DeadLetterSummary]):
+class DeadLetterPage(AnswerPage[DeadLetterSummary]):
     """Some dead letters, the last to die first, and where the next ones begin."""
 
 
@@ -166,13 +135,11 @@ class RefusedLetter(Answer):
     """Why one is not sent again."""
 
     id: Id
-    reason: str
+    reason: str = Field(examples=["its queue is not known"])
 
 
 class RedrivenBody(Answer):
     """What has become of many dead letters."""
-
-    model_config = example(dryRun=False, matched=2, redriven=2, refused=[])
 
     dry_run: bool
     matched: int = Field(description="How many matched the filter.")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
 from starlette.responses import Response
 
 from orchestrix.api import pagination
-from orchestrix.api.answers import respond
 from orchestrix.api.dead_letters.models import (
     DeadLetterBody,
     DeadLetterPage,
@@ -49,7 +47,22 @@ MOST_REFUSED: Final = 100
 ONE: Final = "/dead-letters/{letter}"
 KEYED: Final[dict[str, Any]] = {"headers": (IDEMPOTENCY_KEY,)}
 
-operations = Operations("control")
+
+def _refusal(error: Exception, wanted: object) -> Problem | None:
+    match error:
+        case NotFound():
+            return not_found(f"dead letter {wanted}")
+        case NotSendable():
+            return Problem("illegal_transition", ended(f"It cannot be sent: {error}"), allowed=["edit", "drop"])
+        case ConflictError():
+            return Problem("illegal_transition", said(error), allowed=["drop"])
+        case Invalid():
+            return invalid_body([{"pointer": "/body", "detail": str(error)}])
+        case _:
+            return None
+
+
+operations = Operations("control", refusal=_refusal)
 
 
 def letter_id(call: Call) -> str:
@@ -61,17 +74,13 @@ def letter_id(call: Call) -> str:
         raise not_found(f"dead letter {text[:60]!r}") from None
 
 
-@operations.get(
-    "/dead-letters",
-    "listDeadLetters",
-    "List dead letters",
-    "Messages that could not be handled, the last to die first, without their bodies. Those that were sent again are "
-    "left out unless they are asked for.",
-    query=LetterQuery,
-    answer=DeadLetterPage,
-)
-async def list_letters(call: Call, query: LetterQuery) -> DeadLetterPage:
-    """`GET /dead-letters`."""
+@operations.get("/dead-letters")
+async def list_dead_letters(call: Call, query: LetterQuery) -> DeadLetterPage:
+    """List dead letters.
+
+    Messages that could not be handled, the last to die first, without their bodies. Those that were sent again are
+    left out unless they are asked for.
+    """
     after = pagination.decode_row(ORDER, query.cursor)
     async with call.context.database.read() as connection:
         found = await dead_letters.page(connection, _filter(query, query.app_id), query.limit + 1, after)
@@ -92,18 +101,12 @@ def _filter(asked: LetterQuery | LetterFilter, instance_id: int | None) -> DeadL
     )
 
 
-@operations.post(
-    "/dead-letters/redrive",
-    "redriveDeadLetters",
-    "Send again all dead letters that match",
-    "Each once, to the queue that it came from. With `dryRun` they are only counted.",
-    query=DryRunQuery,
-    body=RedriveLetters,
-    answer=RedrivenBody,
-    **KEYED,
-)
-async def redrive_letters(call: Call, query: DryRunQuery, asked: RedriveLetters) -> Response:
-    """`POST /dead-letters/redrive`."""
+@operations.post("/dead-letters/redrive", **KEYED)
+async def redrive_dead_letters(call: Call, query: DryRunQuery, asked: RedriveLetters) -> RedrivenBody | Response:
+    """Send again all dead letters that match.
+
+    Each once, to the queue that it came from. With `dryRun` they are only counted.
+    """
     wanted, dry_run = _filter(asked.filter, asked.filter.appId), asked.dryRun or query.dry_run
     by, letters, key = DeadLetterRequester(call.actor, asked.reason), call.context.letters, call.key(_counted)
     if key is None or dry_run:  # what changes nothing needs no stored answer
@@ -112,101 +115,58 @@ async def redrive_letters(call: Call, query: DryRunQuery, asked: RedriveLetters)
     return _counted(once) if isinstance(once, RedriveResult) else repeated(once)
 
 
-def _counted(done: RedriveResult, *, dry_run: bool = False) -> Response:
+def _counted(done: RedriveResult, *, dry_run: bool = False) -> RedrivenBody:
     refused = [RefusedLetter(id=id, reason=why) for id, why in done.refused[:MOST_REFUSED]]
-    return respond(RedrivenBody.of(done, dry_run=dry_run, refused=refused))
+    return RedrivenBody.of(done, dry_run=dry_run, refused=refused)
 
 
-@operations.get(
-    ONE,
-    "getDeadLetter",
-    "Show a dead letter",
-    "With its body and its headers.",
-    of=letter_id,
-    answer=DeadLetterBody,
-)
-async def show_letter(call: Call, wanted: str) -> Response:
-    """`GET /dead-letters/{letter}`."""
+@operations.get(ONE, of=letter_id)
+async def get_dead_letter(call: Call, wanted: str) -> DeadLetterBody:
+    """Show a dead letter.
+
+    With its body and its headers.
+    """
     async with call.context.database.read() as connection:
         found = await dead_letters.get(connection, wanted)
     if found is None:
         raise not_found(f"dead letter {wanted}")
-    return _answer(found)
+    return DeadLetterBody.whole(found)
 
 
-@operations.patch(
-    ONE,
-    "editDeadLetter",
-    "Edit the body of a dead letter",
-    "Before it is sent again.",
-    of=letter_id,
-    body=EditLetter,
-    answer=DeadLetterBody,
-    problems=("illegal_transition",),
-    **KEYED,
-)
-async def edit_letter(call: Call, wanted: str, edit: EditLetter) -> Response:
-    """`PATCH /dead-letters/{letter}`."""
+@operations.patch(ONE, of=letter_id, problems=("illegal_transition",), **KEYED)
+async def edit_dead_letter(call: Call, wanted: str, edit: EditLetter) -> DeadLetterBody | Response:
+    """Edit the body of a dead letter.
+
+    Before it is sent again.
+    """
     return await _act(call, Edit(wanted, DeadLetterRequester(call.actor, edit.reason), edit.content()))
 
 
-@operations.post(
-    f"{ONE}/redrive",
-    "redriveDeadLetter",
-    "Send a dead letter again",
-    "To the queue that it came from. Asking again sends nothing more; if it dies again, it is listed again.",
-    of=letter_id,
-    body=OptionalReason,
-    answer=DeadLetterBody,
-    problems=("illegal_transition",),
-    **KEYED,
-)
-async def redrive_letter(call: Call, wanted: str, why: OptionalReason) -> Response:
-    """`POST /dead-letters/{letter}/redrive`."""
+@operations.post(f"{ONE}/redrive", of=letter_id, problems=("illegal_transition",), **KEYED)
+async def redrive_dead_letter(call: Call, wanted: str, why: OptionalReason) -> DeadLetterBody | Response:
+    """Send a dead letter again.
+
+    To the queue that it came from. Asking again sends nothing more; if it dies again, it is listed again.
+    """
     return await _act(call, Redrive(wanted, DeadLetterRequester(call.actor, why.reason or NO_REASON)))
 
 
-@operations.delete(
-    ONE,
-    "dropDeadLetter",
-    "Delete a dead letter",
-    "The answer is the letter as it was; the audit keeps that it was there.",
-    of=letter_id,
-    query=ReasonQuery,
-    body=OptionalReason,
-    answer=DeadLetterBody,
-    **KEYED,
-)
-async def drop_letter(call: Call, wanted: str, query: ReasonQuery, why: OptionalReason) -> Response:
-    """`DELETE /dead-letters/{letter}`."""
+@operations.delete(ONE, of=letter_id, **KEYED)
+async def drop_dead_letter(
+    call: Call, wanted: str, query: ReasonQuery, why: OptionalReason
+) -> DeadLetterBody | Response:
+    """Delete a dead letter.
+
+    The answer is the letter as it was; the audit keeps that it was there.
+    """
     reason = reason_of(query, why)
     return await _act(call, Drop(wanted, DeadLetterRequester(call.actor, reason)), {"reason": reason})
 
 
-async def _act(call: Call, action: DeadLetterAction, sent: Mapping[str, Any] | None = None) -> Response:
+async def _act(
+    call: Call, action: DeadLetterAction, sent: Mapping[str, Any] | None = None
+) -> DeadLetterBody | Response:
     """Does it to one letter; `sent` is what its key is for, if that is not the body."""
-    key = call.key(_answer, sent)
-    with _refusals(action.id):
-        if key is None:
-            return _answer(await call.context.letters.act(action))
-        done = await call.context.letters.act_once(action, key)
-    return _answer(done) if isinstance(done, DeadLetter) else repeated(done)
-
-
-def _answer(letter: DeadLetter) -> Response:
-    return respond(DeadLetterBody.whole(letter))
-
-
-@contextmanager
-def _refusals(wanted: str) -> Iterator[None]:
-    """Makes a problem of each way to refuse."""
-    try:
-        yield
-    except NotFound:
-        raise not_found(f"dead letter {wanted}") from None
-    except NotSendable as refused:
-        raise Problem("illegal_transition", ended(f"It cannot be sent: {refused}"), allowed=["edit", "drop"]) from None
-    except ConflictError as refused:
-        raise Problem("illegal_transition", said(refused), allowed=["drop"]) from None
-    except Invalid as refused:
-        raise invalid_body([{"pointer": "/body", "detail": str(refused)}]) from None
+    key, letters = call.key(DeadLetterBody.whole, sent), call.context.letters
+    done = await letters.act(action) if key is None else await letters.act_once(action, key)
+    return DeadLetterBody.whole(done) if isinstance(done, DeadLetter) else repeated(done)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from orchestrix.api.answers import Answer, example
+from orchestrix.api.answers import Answer
 
 
 class CheckBody(Answer):
     """How one component is."""
 
-    component: str
-    healthy: bool = Field(alias="isHealthy")
+    component: str = Field(examples=["Database"])
+    healthy: bool = Field(alias="isHealthy", examples=[True])
     reason: str | None = Field(
         None, exclude_if=lambda reason: reason is None, description="What is wrong with it; absent while it is healthy."
     )
@@ -20,7 +20,5 @@ class CheckBody(Answer):
 class HealthBody(Answer):
     """How the process is."""
 
-    model_config = example(status="healthy", checks=[{"component": "Database", "isHealthy": True}])
-
-    status: str
+    status: str = Field(examples=["healthy"])
     checks: list[CheckBody]

@@ -6,79 +6,50 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from orchestrix.api.answers import Answer, Id, OptionalTime, Page, Time, example
+from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalTime, Time
 
-APP: Final[dict[str, Any]] = {
-    "id": 1,
-    "appName": "billing",
-    "createdBy": "ada",
-    "state": "APP_INITIATED",
-    "version": 1,
-    "correlationId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
-    "createdAt": "2026-01-31T12:00:00.000000Z",
-    "updatedAt": "2026-01-31T12:00:00.000000Z",
-    "attempt": 1,
-    "wakeAt": "2026-01-31T12:01:00.000000Z",
-    "wakeReason": "deadline",
-    "blocker": None,
-    "deadlineAt": None,
-    "data": {},
-}
-CHANGE: Final[dict[str, Any]] = {
-    "version": 2,
-    "fromState": "APP_INITIATED",
-    "toState": "GIT_REPO_CREATED",
-    "reason": "evt.gitRepoCreated",
-    "actor": "orchestrator",
-    "correlationId": APP["correlationId"],
-    "causedBy": "0199c2a4-60aa-7d10-8f00-1a2b3c4d5e6f",
-    "commandId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12",
-    "at": "2026-01-31T12:00:01.250000Z",
-}
-_NAMED: Final = {name: value for name, value in APP.items() if name != "appName"}
+CORRELATION_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
+MESSAGE_ID: Final = "0199c2a4-60aa-7d10-8f00-1a2b3c4d5e6f"
 _DEADLINE: Final = "When the run times out, or before that, when the time that somebody gave its job is over."
 
 
 class SagaBody(Answer):
     """One instance of a saga."""
 
-    model_config = example(**{"id": 1, "saga": "order", "key": "order-4711", **_NAMED})
-
     id: int
-    saga: str
-    key: str
-    created_by: str
-    state: str
+    saga: str = Field(examples=["order"])
+    key: str = Field(examples=["order-4711"])
+    created_by: str = Field(examples=["ada"])
+    state: str = Field(examples=["UNPAID"])
     version: int = Field(description="Rises by one with every change; also the ETag.")
-    correlation_id: str
+    correlation_id: str = Field(examples=[CORRELATION_ID])
     created_at: Time
     updated_at: Time
     attempt: int = Field(description="Which try of the present step this is, over all runs.")
     wake_at: OptionalTime = Field(
-        description="When the engine acts by itself, if nothing happens before; null where it never will."
+        examples=["2026-01-31T12:01:00.000000Z"],
+        description="When the engine acts by itself, if nothing happens before; null where it never will.",
     )
-    wake_reason: str | None = Field(description="For what it waits until then.")
+    wake_reason: str | None = Field(examples=["deadline"], description="For what it waits until then.")
     blocker: str | None = Field(description="Why an operator must act; null where the engine goes on by itself.")
     limit: OptionalTime = Field(alias="deadlineAt", description=_DEADLINE)
     data: dict[str, Any]
 
 
-class SagaPage(Page[SagaBody]):
+class SagaPage(AnswerPage[SagaBody]):
     """Some instances, and where the next ones begin."""
 
 
 class ChangeBody(Answer):
     """One row of history."""
 
-    model_config = example(**CHANGE)
-
-    version: int
-    from_state: str | None = Field(description="Null in the first row.")
-    to_state: str
-    reason: str
-    actor: str
-    correlation_id: str
-    caused_by: str | None = Field(description="The message id of the event.")
+    version: int = Field(examples=[2])
+    from_state: str | None = Field(examples=["APP_INITIATED"], description="Null in the first row.")
+    to_state: str = Field(examples=["GIT_REPO_CREATED"])
+    reason: str = Field(examples=["evt.gitRepoCreated"])
+    actor: str = Field(examples=["orchestrator"])
+    correlation_id: str = Field(examples=[CORRELATION_ID])
+    caused_by: str | None = Field(examples=[MESSAGE_ID], description="The message id of the event.")
     command_id: str | None
     at: Time
 
@@ -86,36 +57,23 @@ class ChangeBody(Answer):
 class StateEvent(ChangeBody):
     """The data of an event of the stream: a row of history, and the state that the instance had then."""
 
-    model_config = example(**CHANGE, state=CHANGE["toState"])
-
-    state: str
+    state: str = Field(examples=["GIT_REPO_CREATED"])
 
 
-class ChangePage(Page[ChangeBody]):
+class ChangePage(AnswerPage[ChangeBody]):
     """Some history, the oldest first."""
 
 
 class MessageBody(Answer):
     """A command or event of one instance."""
 
-    model_config = example(
-        kind="command",
-        type="cmd.createGitRepo",
-        id=CHANGE["commandId"],
-        status="sent",
-        reason=None,
-        count=1,
-        version=1,
-        at=APP["createdAt"],
-        lastAt=APP["createdAt"],
-    )
-
-    kind: Literal["command", "event"]
-    type: str
-    id: str | None = Field(description="The message id, where it is known.")
+    kind: Literal["command", "event"] = Field(examples=["command"])
+    type: str = Field(examples=["cmd.createGitRepo"])
+    id: str | None = Field(examples=[MESSAGE_ID], description="The message id, where it is known.")
     status: Literal["pending", "parked", "sent", "accepted", "ignored", "dead"] = Field(
+        examples=["sent"],
         description="A pending command has not left, or not been confirmed by the broker; a parked one cannot be sent; "
-        "a dead one could not be handled."
+        "a dead one could not be handled.",
     )
     reason: str | None = Field(
         None, description="Why it was ignored, parked or has to wait, died, or what a failure said."
@@ -138,16 +96,18 @@ class DeadMessage(MessageBody):
     redriven_at: OptionalTime = Field(description="When, if it is no longer a dead letter.")
 
 
-class MessagePage(Page[MessageBody | DeadMessage]):
+class MessagePage(AnswerPage[MessageBody | DeadMessage]):
     """All messages, the oldest first."""
 
 
 class PreviewBase(Answer):
     """What every preview has."""
 
-    dry_run: Literal[True] = True
+    dry_run: Literal[True] = Field(True, examples=[True])
     history: list[ChangeBody] = Field(description="The rows that its history would get; none if all is so already.")
-    undo: list[str] = Field(description="The steps that would be undone, the first one first.")
+    undo: list[str] = Field(
+        examples=[["createGitRepo"]], description="The steps that would be undone, the first one first."
+    )
     command: str | None = Field(description="The command that would be sent.")
     note: str | None = Field(description="Why nothing would change, and what would change something; else null.")
 
@@ -161,21 +121,15 @@ class SagaPreview(PreviewBase):
 class WhyBody(Answer):
     """What an instance waits for."""
 
-    model_config = example(
-        id=1,
-        saga="app",
-        blocker="no_consumer",
-        sentence="cmd.createGitRepo has 31 messages and no consumer.",
-        nextAction="Start a worker: orchestrix worker -q cmd.createGitRepo",
-        since="2026-01-31T12:00:00.000000Z",
-        nextAt="2026-01-31T12:01:00.000000Z",
-    )
-
     id: int
-    saga: str
-    blocker: str = Field(description="What it is, for programs.")
-    sentence: str = Field(description="The same for people.")
-    next_action: str = Field(description="What helps.")
+    saga: str = Field(examples=["app"])
+    blocker: str = Field(examples=["no_consumer"], description="What it is, for programs.")
+    sentence: str = Field(
+        examples=["cmd.createGitRepo has 31 messages and no consumer."], description="The same for people."
+    )
+    next_action: str = Field(
+        examples=["Start a worker: orchestrix worker -q cmd.createGitRepo"], description="What helps."
+    )
     since: OptionalTime
     next_at: OptionalTime = Field(description="When the engine acts by itself.")
 

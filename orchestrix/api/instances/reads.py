@@ -55,56 +55,22 @@ class FollowQuery(Query):
     after: Whole = Field(0, description="Begin behind this version; `Last-Event-ID` beats it.")
 
 
-def declare(operations: Operations, path: str, noun: str, a_one: str, kind_of: KindOf, model: type[Any]) -> None:
+def declare(operations: Operations, path: str, noun: str, kind_of: KindOf, model: type[Any]) -> None:
     """The calls about one instance below `path`, which show a `model`."""
     one, get = f"{path}/{{id}}", partial(operations.get, of=one_of(kind_of))
-    get(
-        one,
-        f"get{noun}",
-        f"Show {a_one}",
-        "As it is now, or with `wait` as soon as it has changed.",
-        query=WaitQuery,
-        answer=model,
-        headers=(IF_NONE_MATCH,),
-    )(show)
-    get(
-        f"{one}/history",
-        f"get{noun}History",
-        f"Show the history of {a_one}",
-        "One row for each change, the oldest first.",
-        query=HistoryQuery,
-        answer=ChangePage,
-    )(list_history)
-    get(
-        f"{one}/messages",
-        f"get{noun}Messages",
-        f"Show the messages of {a_one}",
-        "Its commands and events, the oldest first: also those that were ignored or became dead letters.",
-        query=WaitQuery,
-        answer=MessagePage,
-    )(list_messages)
-    get(
-        f"{one}/events",
-        f"follow{noun}",
-        f"Follow {a_one} live",
-        "Server-sent events, one for each row of its history; an event's id is its version. The stream ends when the "
-        "instance has ended.",
-        query=FollowQuery,
-        events={"state": StateEvent},
-        headers=(LAST_EVENT_ID,),
-        others=streams.OVER,
-    )(follow)
-    get(
-        f"{one}/why",
-        f"why{noun}",
-        f"Explain what {a_one} waits for",
-        "One sentence, and the next action.",
-        answer=WhyBody,
-    )(explain)
+    get(one, name=f"get{noun}", answer=model, headers=(IF_NONE_MATCH,))(show)
+    get(f"{one}/history", name=f"get{noun}History")(list_history)
+    get(f"{one}/messages", name=f"get{noun}Messages")(list_messages)
+    events: dict[str, Any] = {"events": {"state": StateEvent}, "headers": (LAST_EVENT_ID,), "others": streams.OVER}
+    get(f"{one}/events", name=f"follow{noun}", **events)(follow)
+    get(f"{one}/why", name=f"why{noun}")(explain)
 
 
 async def show(call: Call, ref: InstanceRef, query: WaitQuery) -> Response:
-    """One instance with its ETag; 304 where the client has it; with `wait`, at the end of the wait."""
+    """Show {}.
+
+    As it is now, or with `wait` as soon as it has changed.
+    """
     instance = await awaited(call, ref, query)
     return not_modified(call.request, instance.version) or shown(ref.kind, instance)
 
@@ -140,7 +106,10 @@ async def load(call: Call, ref: InstanceRef) -> Instance:
 
 
 async def list_history(call: Call, ref: InstanceRef, query: HistoryQuery) -> ChangePage:
-    """The history, the oldest row first; with `wait`, as it is at the end of the wait."""
+    """Show the history of {}.
+
+    One row for each change, the oldest first; with `wait` as it is at the end of the wait.
+    """
     after = pagination.decode(ORDER, query.cursor, int)[0] if query.cursor else 0
     wanted = (await awaited(call, ref, query)).id
     async with call.context.database.read() as connection:
@@ -151,12 +120,19 @@ async def list_history(call: Call, ref: InstanceRef, query: HistoryQuery) -> Cha
 
 
 async def list_messages(call: Call, ref: InstanceRef, query: WaitQuery) -> MessagePage:
-    """Commands and events, the oldest first; with `wait`, as they are at the end of the wait."""
+    """Show the messages of {}.
+
+    Its commands and events, the oldest first, also those that were ignored or became dead letters; with `wait` as
+    they are at the end of the wait.
+    """
     return await messages_of(call, ref.kind, await awaited(call, ref, query))
 
 
 async def explain(call: Call, ref: InstanceRef) -> WhyBody:
-    """What it waits for."""
+    """Explain what {} waits for.
+
+    One sentence, and the next action.
+    """
     saga = ref.kind.saga.name
     try:
         found = await call.context.explainer.why(saga, ref.id)
@@ -182,16 +158,16 @@ async def _moved(call: Call, ref: InstanceRef, instance: Instance, since: int, w
 
 
 async def follow(call: Call, ref: InstanceRef, query: FollowQuery) -> Response:
-    """Server-sent events, one for each row of history.
+    """Follow {} live.
 
-    Answers 204 where nothing can follow any more, which tells an `EventSource` to stay away. An event's id is the
-    version. Versions have no gaps, so nothing is lost between two connections.
+    Server-sent events, one for each row of its history; an event's id is its version. The stream ends when the
+    instance has ended.
     """
     resumed = last_event_id(call.request)
     instance = await load(call, ref)
     after = min(query.after if resumed is None else resumed, instance.version)
     if not instance.live and after == instance.version:
-        return Response(status_code=204)
+        return Response(status_code=204)  # which tells an `EventSource` to stay away
     return streams.streamed(call, _followed(call.context, ref.kind, instance.id, after))
 
 

@@ -3,69 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from orchestrix.api.answers import Answer, Id, OptionalId, OptionalTime, Page, Time, example
+from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
 from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
 from orchestrix.api.values import NAME_ABOUT, Name, QueueName, Span, asked
 from orchestrix.domain.jobs import PENDING, RETRIES_LIMIT, JobAttempt, JobRow
 
-JOB: Final[dict[str, Any]] = {
-    "id": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
-    "queue": "reports",
-    "handler": "monthly",
-    "state": "RUNNING",
-    "ownership": "OWNED",
-    "owner": "node-1-5f3a9c55",
-    "ownerEpoch": 1,
-    "historyId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12",
-    "attempt": 1,
-    "retries": 2,
-    "timeoutMs": 600000,
-    "progress": {"percent": 40},
-    "result": None,
-    "error": None,
-    "cancelReason": None,
-    "workerId": "worker-1-7b1f0c9f",
-    "workerBeatAt": "2026-01-31T12:00:10.000000Z",
-    "createdBy": "ada",
-    "correlationId": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d13",
-    "createdAt": "2026-01-31T12:00:00.000000Z",
-    "updatedAt": "2026-01-31T12:00:10.000000Z",
-    "version": 4,
-    "wakeAt": "2026-01-31T12:10:00.250000Z",
-    "dispatchedAt": "2026-01-31T12:00:00.100000Z",
-    "startedAt": "2026-01-31T12:00:00.250000Z",
-    "finishedAt": None,
-    "scheduleId": None,
-    "dueAt": None,
-    "saga": None,
-    "sagaId": None,
-    "step": None,
-    "logsComplete": False,
-    "logCut": False,
-}
-LOG: Final[dict[str, Any]] = {
-    "historyId": JOB["historyId"],
-    "attempt": 1,
-    "seq": 2,
-    "level": "info",
-    "message": "page 1 of 7",
-    "workerId": JOB["workerId"],
-    "at": "2026-01-31T12:00:01.000000Z",
-}
-ATTEMPT: Final[dict[str, Any]] = {
-    "historyId": JOB["historyId"],
-    "attempt": 1,
-    "state": "RUNNING",
-    "workerId": JOB["workerId"],
-    "error": None,
-    "dispatchedAt": JOB["dispatchedAt"],
-    "startedAt": JOB["startedAt"],
-    "finishedAt": None,
-}
+HISTORY_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12"
 State = Literal["PENDING", "DISPATCHED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"]
 
 
@@ -117,27 +64,27 @@ class LogQuery(Paging):
 class JobSummary(Answer):
     """One job by itself."""
 
-    model_config = example(**JOB)
-
     id: Id
-    queue: str
-    handler: str
-    state: State
-    ownership: str | None = Field(description="How it stands with the node that listens to it.")
-    owner: str | None
+    queue: str = Field(examples=["reports"])
+    handler: str = Field(examples=["monthly"])
+    state: State = Field(examples=["RUNNING"])
+    ownership: str | None = Field(examples=["OWNED"], description="How it stands with the node that listens to it.")
+    owner: str | None = Field(examples=["node-1-5f3a9c55"])
     owner_epoch: int
-    history_id: OptionalId = Field(description="Its present or last attempt.")
+    history_id: OptionalId = Field(examples=[HISTORY_ID], description="Its present or last attempt.")
     attempt: int
     retries: int
-    timeout_ms: int | None
-    progress: Any
+    timeout_ms: int | None = Field(examples=[600000])
+    progress: Any = Field(examples=[{"percent": 40}])
     result: Any
     error: Any
     cancel_reason: str | None = Field(description="Why it is to end; null while nobody wants that.")
-    worker_id: str | None
-    worker_beat_at: OptionalTime = Field(description="When the last heartbeat of its worker arrived.")
-    created_by: str
-    correlation_id: str
+    worker_id: str | None = Field(examples=["worker-1-7b1f0c9f"])
+    worker_beat_at: OptionalTime = Field(
+        examples=["2026-01-31T12:00:10.000000Z"], description="When the last heartbeat of its worker arrived."
+    )
+    created_by: str = Field(examples=["ada"])
+    correlation_id: str = Field(examples=["0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d13"])
     created_at: Time
     updated_at: Time
     version: int = Field(description="Rises by one with every change; also the ETag.")
@@ -156,7 +103,7 @@ class JobSummary(Answer):
     log_cut: bool = Field(description="Whether its log was longer than what is kept: its last line says so.")
 
     @classmethod
-    def made(cls, job: JobRow, *, done: bool = False, **more: Any) -> Any:
+    def made(cls, job: JobRow, *, done: bool = False, **more: Any) -> Self:
         """The job, and whether its log is `done`. What a lost attempt had done is no progress of the next one."""
         progress = None if job.state == PENDING else job.progress
         return cls.of(job, progress=progress, logs_complete=done, log_cut=bool(job.log_cut), **more)
@@ -165,20 +112,16 @@ class JobSummary(Answer):
 class JobItem(JobSummary):
     """One job, as lists show it."""
 
-    model_config = example(**JOB, waitsFor=None)
-
     waits_for: str | None = Field(description="Why it does not go on though it should, and what helps; else null.")
 
 
 class AttemptBody(Answer):
     """One try of a job."""
 
-    model_config = example(**ATTEMPT)
-
-    history_id: Id
+    history_id: Id = Field(examples=[HISTORY_ID])
     attempt: int
-    state: str
-    worker_id: str | None
+    state: str = Field(examples=["RUNNING"])
+    worker_id: str | None = Field(examples=["worker-1-7b1f0c9f"])
     error: Any
     dispatched_at: Time
     started_at: OptionalTime
@@ -188,49 +131,49 @@ class AttemptBody(Answer):
 class JobBody(JobSummary):
     """One job with its payload, what it waits for and its attempts."""
 
-    model_config = example(**JOB, payload={"month": 3}, waitsFor=None, attempts=[ATTEMPT])
-
-    payload: Any
+    payload: Any = Field(examples=[{"month": 3}])
     waits_for: str | None = Field(description="Why it does not go on though it should, and what helps; else null.")
     attempts: list[AttemptBody]
+
+    @property
+    def location(self) -> str:
+        """Where it is."""
+        return f"/jobs/{self.id}"
 
     @classmethod
     def whole(
         cls, job: JobRow, tried: Sequence[JobAttempt] = (), waits: str | None = None, *, done: bool = False
-    ) -> JobBody:
+    ) -> Self:
         """The job with its attempts."""
         attempts = [AttemptBody.of(one) for one in tried]
-        made: JobBody = cls.made(job, done=done, waits_for=waits, attempts=attempts)
-        return made
+        return cls.made(job, done=done, waits_for=waits, attempts=attempts)
 
 
-class JobPage(Page[JobItem]):
+class JobPage(AnswerPage[JobItem]):
     """Some jobs, the newest first, and where the next ones begin."""
 
 
 class LogBody(Answer):
     """One line of a job's log."""
 
-    model_config = example(**LOG)
-
-    history_id: Id
+    history_id: Id = Field(examples=[HISTORY_ID])
     attempt: int
-    seq: int = Field(description="Counts the lines and statuses of its attempt together.")
-    level: str
-    message: str
+    seq: int = Field(examples=[2], description="Counts the lines and statuses of its attempt together.")
+    level: str = Field(examples=["info"])
+    message: str = Field(examples=["page 1 of 7"])
     worker_id: str | None
     at: Time
 
 
-class LogPage(Page[LogBody]):
+class LogPage(AnswerPage[LogBody]):
     """Some lines, the oldest first, and where the next ones begin."""
 
 
 class LogEnd(Answer):
     """The end of a job's log."""
 
-    model_config = example(state="SUCCEEDED", logsComplete=True, logCut=False)
-
-    state: State | None = Field(description="That of the job; null where it is not there any more.")
+    state: State | None = Field(
+        examples=["SUCCEEDED"], description="That of the job; null where it is not there any more."
+    )
     logs_complete: bool
     log_cut: bool

@@ -15,7 +15,6 @@ from orchestrix.api.headers import (
     LAST_EVENT_ID,
     START_HEADERS,
     correlation_id,
-    not_modified,
     trace_context,
 )
 from orchestrix.api.idempotency import repeated
@@ -49,7 +48,12 @@ from orchestrix.persistence.jobs.jobs import JobFilter
 ORDER: Final = "-createdAt job"
 ONE: Final = "/jobs/{job}"
 
-operations = Operations("jobs")
+
+def _refusal(error: Exception, wanted: object) -> Problem | None:
+    return Problem("illegal_transition", said(error), allowed=[]) if isinstance(error, ConflictError) else None
+
+
+operations = Operations("jobs", refusal=_refusal)
 
 
 def job_id(call: Call) -> str:
@@ -61,18 +65,12 @@ def job_id(call: Call) -> str:
         raise not_found(f"job {text[:60]!r}") from None
 
 
-@operations.post(
-    "/jobs",
-    "submitJob",
-    "Submit a job",
-    "It is committed when the answer comes; a worker of its queue gets it soon after.",
-    body=NewJob,
-    answer=JobBody,
-    status=201,
-    headers=START_HEADERS,
-)
-async def submit(call: Call, new: NewJob) -> Response:
-    """`POST /jobs`."""
+@operations.post("/jobs", status=201, headers=START_HEADERS)
+async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
+    """Submit a job.
+
+    It is committed when the answer comes; a worker of its queue gets it soon after.
+    """
     assert new.queue is not None, "the model has seen to that"
     traceparent, tracestate = trace_context(call.request)
     wanted = JobRequest(
@@ -86,25 +84,16 @@ async def submit(call: Call, new: NewJob) -> Response:
         traceparent=traceparent,
         tracestate=tracestate,
     )
-    done = await call.context.submitter.submit(wanted, call.key(created))
-    return created(done) if isinstance(done, JobRow) else repeated(done)
+    done = await call.context.submitter.submit(wanted, call.key(JobBody.whole))
+    return JobBody.whole(done) if isinstance(done, JobRow) else repeated(done)
 
 
-def created(job: JobRow) -> Response:
-    """201 with a new job."""
-    return respond(JobBody.whole(job), 201, {"Location": f"/jobs/{job.id}"})
-
-
-@operations.get(
-    "/jobs",
-    "listJobs",
-    "List jobs",
-    "The newest first. Each with what it waits for, if it does not go on though it should.",
-    query=JobQuery,
-    answer=JobPage,
-)
+@operations.get("/jobs")
 async def list_jobs(call: Call, query: JobQuery) -> JobPage:
-    """`GET /jobs`."""
+    """List jobs.
+
+    The newest first. Each with what it waits for, if it does not go on though it should.
+    """
     wanted = JobFilter(
         states=tuple(dict.fromkeys(query.state)),
         queue=query.queue,
@@ -138,17 +127,12 @@ async def _load(call: Call, wanted: str) -> JobRow:
     return job
 
 
-@operations.get(
-    ONE,
-    "getJob",
-    "Show a job",
-    "With its payload, its attempts, and what it waits for.",
-    of=job_id,
-    answer=JobBody,
-    headers=(IF_NONE_MATCH,),
-)
-async def show(call: Call, wanted: str) -> Response:
-    """`GET /jobs/{job}`; 304 where the client has it."""
+@operations.get(ONE, of=job_id, headers=(IF_NONE_MATCH,))
+async def get_job(call: Call, wanted: str) -> JobBody | Response:
+    """Show a job.
+
+    With its payload, its attempts, and what it waits for.
+    """
     job = await _load(call, wanted)
     empty = await _empty(call, [job])
     async with call.context.database.read() as connection:
@@ -158,45 +142,30 @@ async def show(call: Call, wanted: str) -> Response:
     answer = JobBody.whole(job, tried, waits, done=done)
     is_settled = waits is None and not (job.ended and job.channels)
     # What it waits for, and its log, can change while the job does not.
-    return (not_modified(call.request, job.version) if is_settled else None) or respond(answer)
+    return answer if is_settled else respond(answer)
 
 
 @operations.get(
-    f"{ONE}/logs",
-    "getJobLogs",
-    "Show or follow the log of a job",
-    "Attempt by attempt. With `follow` as server-sent events: the lines so far, then each new one, until the end.",
-    of=job_id,
-    query=LogQuery,
-    answer=LogPage,
-    events={"log": LogBody, "end": LogEnd},
-    headers=(LAST_EVENT_ID,),
-    others=streams.OVER,
+    f"{ONE}/logs", of=job_id, events={"log": LogBody, "end": LogEnd}, headers=(LAST_EVENT_ID,), others=streams.OVER
 )
-async def list_lines(call: Call, wanted: str, query: LogQuery) -> Response | LogPage:
-    """`GET /jobs/{job}/logs`."""
+async def get_job_logs(call: Call, wanted: str, query: LogQuery) -> Response | LogPage:
+    """Show or follow the log of a job.
+
+    Attempt by attempt. With `follow` as server-sent events: the lines so far, then each new one, until the end.
+    """
     return await logs.list_lines(call, await _load(call, wanted), query)
 
 
-@operations.post(
-    f"{ONE}/cancel",
-    "cancelJob",
-    "Cancel a job",
-    "One that a worker is processing ends when the worker has heard of it. Asking again changes nothing.",
-    of=job_id,
-    body=RequiredReason,
-    answer=JobSummary,
-    problems=("illegal_transition",),
-)
-async def cancel(call: Call, wanted: str, why: RequiredReason) -> Response:
-    """`POST /jobs/{job}/cancel`."""
-    try:
-        job = await call.context.canceller.cancel(wanted, why.reason)
-    except ConflictError as refused:
-        raise Problem("illegal_transition", said(refused), allowed=[]) from None
+@operations.post(f"{ONE}/cancel", of=job_id, problems=("illegal_transition",))
+async def cancel_job(call: Call, wanted: str, why: RequiredReason) -> JobSummary:
+    """Cancel a job.
+
+    One that a worker is processing ends when the worker has heard of it. Asking again changes nothing.
+    """
+    job = await call.context.canceller.cancel(wanted, why.reason)
     async with call.context.database.read() as connection:
         done = job.id in await complete(connection, [job])
-    return respond(JobSummary.made(job, done=done))
+    return JobSummary.made(job, done=done)
 
 
 async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from orchestrix.api.answers import Page
+from orchestrix.api.answers import AnswerPage
 from orchestrix.api.instances.models import PreviewBase, SagaBody, fields_of
 from orchestrix.api.resources.names import Noun
 from orchestrix.api.resources.requests import RequestModel, has_value, is_customized
@@ -115,7 +115,7 @@ def _why(refused: Exception) -> str:
 def page_of(answer: type[BaseModel], noun: Noun) -> type[BaseModel]:
     """A page of answers."""
     about = f"Some {noun.many}, and where the next ones begin."
-    base: Any = Page[answer]  # type: ignore[valid-type]
+    base: Any = AnswerPage[answer]  # type: ignore[valid-type]
     return create_model(f"{noun.name}Page", __base__=base, __doc__=about)
 
 

@@ -78,29 +78,26 @@ def served(resources: Sequence[Resource], catalog: Catalog) -> tuple[Served, ...
 def operations_of(one: Served) -> list[Operation]:
     """The calls of one resource."""
     path, noun, kind_of, answer = one.resource.path, one.noun, one.kind_of(), one.resource.answer
-    operations = Operations(one.tag)
+    operations = Operations(one.tag, a_one=noun.a_one)
     operations.post(
         path,
-        f"create{noun.name}",
-        f"Create {noun.a_one}",
-        f"Commits the {noun.one} and answers at once; a worker does the steps of the saga `{one.resource.saga.name}` "
-        "after that.",
+        name=f"create{noun.name}",
+        summary=f"Create {noun.a_one}",
+        about=f"Commits the {noun.one} and answers at once; workers do the steps of the saga "
+        f"`{one.resource.saga.name}` after that.",
         body=one.request.model,
         writes_body=False,
         answer=answer,
         headers=START_HEADERS,
         problems=("already_exists",),
     )(_creating(one, kind_of))
-    operations.get(
-        path,
-        f"list{noun.names}",
-        f"List {noun.many}",
-        "The newest first, unless `sort` says otherwise.",
-        query=query_for(one.resource.key_name),
-        answer=one.page,
-    )(_listing(one, kind_of))
-    reads.declare(operations, path, noun.name, noun.a_one, kind_of, answer)
-    actions.declare(operations, path, noun.name, noun.a_one, kind_of, answer, one.preview)
+    query, about = query_for(one.resource.key_name), "The newest first, unless `sort` says otherwise."
+    listed = operations.get(
+        path, name=f"list{noun.names}", summary=f"List {noun.many}", about=about, query=query, answer=one.page
+    )
+    listed(_listing(one, kind_of))
+    reads.declare(operations, path, noun.name, kind_of, answer)
+    actions.declare(operations, path, noun.name, kind_of, answer, one.preview)
     return operations.all
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from orchestrix.api import openapi
-from orchestrix.api.instances.models import APP, SagaBody
+from orchestrix.api.instances.models import SagaBody
 from orchestrix.api.openapi import Schema
 from orchestrix.api.operations import Operation
 from orchestrix.api.resources.routes import Served, operations_of
@@ -57,7 +57,8 @@ def _example(one: Served, request: Schema) -> dict[str, Any]:
     first = examples[0] if isinstance(examples, list) and examples else {}
     asked = first if isinstance(first, dict) else {}
     resource = one.resource
-    named = {"id": APP["id"], resource.key_name: asked.get(resource.key_name, "billing")}
-    every = {**named, **{name: APP[name] for name in FIXED}}
-    every |= {CREATED_BY: asked.get(CREATED_BY, APP[CREATED_BY]), "state": resource.saga.initial}
+    shown: dict[str, Any] = SagaBody.example() or {}
+    every = {"id": shown["id"], resource.key_name: asked.get(resource.key_name, "billing")}
+    every |= {name: shown[name] for name in FIXED} | {"state": resource.saga.initial}
+    every[CREATED_BY] = asked.get(CREATED_BY, shown[CREATED_BY])
     return {name: value for name, value in every.items() if name in one.answer.reads}

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, create_model
 
-from orchestrix.api.answers import Answer, Page, example
+from orchestrix.api.answers import Answer, AnswerPage
 from orchestrix.api.instances.lists import KEY
 from orchestrix.api.instances.models import PreviewBase, SagaBody, SagaPage, SagaPreview
 from orchestrix.api.values import DATA_ABOUT, Name, asked
@@ -32,40 +32,22 @@ class VersionBody(Answer):
     digest: str | None = Field(description="SHA-256 of what a run of it does.")
     definition: dict[str, Any] | None = Field(description="Steps, messages, times in µs and undo.")
     runs_here: bool = Field(description="Whether this node can run its instances.")
-    live: dict[str, int] = Field(description="How many instances have not ended, by state.")
+    live: dict[str, int] = Field(
+        examples=[{"REGISTERING": 2}], description="How many instances have not ended, by state."
+    )
 
 
 class SagaVersionsBody(Answer):
     """A saga with all its versions. `starts` is that of new instances on this node, null where it has no code."""
 
-    saga: str
-    path: str = Field(description="Where its instances are.")
+    saga: str = Field(examples=["app"])
+    path: str = Field(examples=["/apps"], description="Where its instances are.")
     starts: int | None
     versions: list[VersionBody]
 
 
 class CatalogueBody(Answer):
     """Every saga, by name."""
-
-    model_config = example(
-        items=[
-            {
-                "saga": "app",
-                "path": "/apps",
-                "starts": 1,
-                "versions": [
-                    {
-                        "version": 1,
-                        "form": None,
-                        "digest": None,
-                        "definition": None,
-                        "runsHere": True,
-                        "live": {"REGISTERING": 2},
-                    }
-                ],
-            }
-        ]
-    )
 
     items: list[SagaVersionsBody]
 
@@ -83,7 +65,7 @@ def models(resources: Iterable[Resource]) -> tuple[type[BaseModel], type[BaseMod
         if one.key_name in names
     )
     body = create_model("SagaBody", __base__=SagaBody, __doc__=f"{SagaBody.__doc__}{also}", **names)
-    base: Any = Page[body]
+    base: Any = AnswerPage[body]
     page = create_model("SagaPage", __base__=base, __doc__=SagaPage.__doc__)
     instance: Any = (body, SagaPreview.model_fields["instance"])
     return body, page, create_model("SagaPreview", __base__=PreviewBase, __doc__=SagaPreview.__doc__, instance=instance)

@@ -27,15 +27,12 @@ PATH: Final = "/sagas/{name}"
 catalogue = Operations("sagas")
 
 
-@catalogue.get(
-    "/sagas",
-    "listCatalogue",
-    "List the sagas and their versions",
-    "Each with its definition, and with how many instances of it are live.",
-    answer=CatalogueBody,
-)
+@catalogue.get("/sagas")
 async def list_catalogue(call: Call) -> CatalogueBody:
-    """`GET /sagas`."""
+    """List the sagas and their versions.
+
+    Each with its definition, and with how many instances of it are live.
+    """
     async with call.context.database.read() as connection:
         rows = {one.key: one for one in await definitions.all_of(connection)}
         live = await definitions.live_states(connection)
@@ -75,36 +72,30 @@ def operations_of(resources: Iterable[Resource]) -> list[Operation]:
     kind_of = kinds.named({one.saga.name: one.key_name for one in resources})
     body, page, preview = models(resources)
     elsewhere = f" Instances of the saga `{APP}` are created by `POST {APPS}`." if has_apps else ""
-    operations = Operations("sagas")
+    operations = Operations("sagas", a_one="an instance")
 
     @operations.post(
         PATH,
-        "startSaga",
-        "Start an instance of a saga",
-        f"`key` is unique within the saga.{elsewhere}",
         of=_not_apps(kind_of) if has_apps else kind_of,
-        body=NewSaga,
+        about=f"`key` is unique within the saga.{elsewhere}",
         answer=body,
         headers=START_HEADERS,
         problems=("already_exists", *(("use_apps",) if has_apps else ())),
     )
-    async def create(call: Call, kind: InstanceKind, new: NewSaga) -> Response:
+    async def start_saga(call: Call, kind: InstanceKind, new: NewSaga) -> Response:
+        """Start an instance of a saga."""
         return await start(call, kind, NewInstance(new.key, new.createdBy, checked_data(kind.saga, new.data)))
 
-    @operations.get(
-        PATH,
-        "listSagas",
-        "List the instances of a saga",
-        "The newest first, unless `sort` says otherwise.",
-        of=kind_of,
-        query=query_for(KEY),
-        answer=page,
-    )
-    async def list_all(call: Call, kind: InstanceKind, query: InstanceQuery) -> Response:
+    @operations.get(PATH, of=kind_of, query=query_for(KEY), answer=page)
+    async def list_sagas(call: Call, kind: InstanceKind, query: InstanceQuery) -> Response:
+        """List the instances of a saga.
+
+        The newest first, unless `sort` says otherwise.
+        """
         return await list_instances(call, kind, KEY, query)
 
-    reads.declare(operations, PATH, "Saga", "an instance", kind_of, body)
-    actions.declare(operations, PATH, "Saga", "an instance", kind_of, body, preview)
+    reads.declare(operations, PATH, "Saga", kind_of, body)
+    actions.declare(operations, PATH, "Saga", kind_of, body, preview)
     return operations.all
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
-from starlette.responses import Response
 
 from orchestrix.api import pagination
-from orchestrix.api.answers import respond
-from orchestrix.api.headers import IF_MATCH, IF_NONE_MATCH, if_match, moved_on, not_modified
+from orchestrix.api.headers import IF_MATCH, IF_NONE_MATCH, if_match, moved_on
 from orchestrix.api.jobs.models import JobBody
-from orchestrix.api.jobs.routes import created
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, invalid_body, not_found, said
 from orchestrix.api.query import Paging, Query, read_whole
@@ -43,7 +38,24 @@ ORDER: Final = "name of schedule"
 MOST_PREVIEWED: Final = 100
 ONE: Final = "/schedules/{schedule}"
 
-operations = Operations("schedules")
+
+def _refusal(error: Exception, key: Any) -> Problem | None:
+    match error:
+        case NotFound():
+            return not_found(f"schedule {key[:100]!r}")
+        case InvalidSchedule():
+            return invalid_body([{"pointer": f"/{name}", "detail": what} for name, what in error.faults])
+        case ScheduleNameTaken():
+            return Problem("already_exists", said(error), existing=f"/schedules/{error.id}")
+        case ScheduleVersionMismatch():
+            return moved_on(error.current)
+        case ScheduleBusy():
+            return Problem("illegal_transition", said(error))
+        case _:
+            return None
+
+
+operations = Operations("schedules", refusal=_refusal)
 
 
 class PreviewQuery(Query):
@@ -62,29 +74,23 @@ def key_of(call: Call) -> str:
     return key
 
 
-@operations.post(
-    "/schedules",
-    "createSchedule",
-    "Create a schedule",
-    "From then on its jobs start by themselves, one for each due time.",
-    body=NewSchedule,
-    answer=ScheduleBody,
-    status=201,
-    problems=("already_exists",),
-)
-async def create(call: Call, new: NewSchedule) -> Response:
-    """`POST /schedules`."""
+@operations.post("/schedules", status=201, problems=("already_exists",))
+async def create_schedule(call: Call, new: NewSchedule) -> ScheduleBody:
+    """Create a schedule.
+
+    From then on its jobs start by themselves, one for each due time.
+    """
     fields = {name: value for name, value in new.fields().items() if value is not None}
-    with _refusals(""):
-        made = await _timetable(call).create(fields, _by(call, None))
-    return respond(ScheduleBody.made(made), 201, {"Location": f"/schedules/{made.id}"})
+    made = await _timetable(call).create(fields, _by(call, None))
+    return ScheduleBody.made(made)
 
 
-@operations.get(
-    "/schedules", "listSchedules", "List schedules", "In the order of their names.", query=Paging, answer=SchedulePage
-)
+@operations.get("/schedules")
 async def list_schedules(call: Call, query: Paging) -> SchedulePage:
-    """`GET /schedules`."""
+    """List schedules.
+
+    In the order of their names.
+    """
     after = pagination.decode(ORDER, query.cursor, str)[0] if query.cursor else None
     async with call.context.database.read() as connection:
         found = await schedules.page(connection, query.limit + 1, after)
@@ -93,38 +99,25 @@ async def list_schedules(call: Call, query: Paging) -> SchedulePage:
     return SchedulePage(items=[ScheduleBody.made(one) for one in shown], next_cursor=cursor)
 
 
-@operations.get(
-    ONE,
-    "getSchedule",
-    "Show a schedule",
-    "By its id or its name, as all operations on one schedule.",
-    of=key_of,
-    answer=ScheduleBody,
-    headers=(IF_NONE_MATCH,),
-)
-async def show(call: Call, key: str) -> Response:
-    """`GET /schedules/{schedule}`; 304 where the client has it."""
-    with _refusals(key):
-        found = await _timetable(call).get(key)
-    return not_modified(call.request, found.version) or respond(ScheduleBody.made(found))
+@operations.get(ONE, of=key_of, headers=(IF_NONE_MATCH,))
+async def get_schedule(call: Call, key: str) -> ScheduleBody:
+    """Show a schedule.
+
+    By its id or its name, as all operations on one schedule.
+    """
+    found = await _timetable(call).get(key)
+    return ScheduleBody.made(found)
 
 
-@operations.patch(
-    ONE,
-    "changeSchedule",
-    "Change a schedule",
-    "What is not named stays, also of the job. A new timing counts from now; null removes startsAt, endsAt, jitter or "
-    "the job's timeout. Existing runs keep the job that they were made with.",
-    of=key_of,
-    body=SchedulePatch,
-    answer=ScheduleBody,
-    headers=(IF_MATCH,),
-)
-async def change(call: Call, key: str, patch: SchedulePatch) -> ScheduleBody:
-    """`PATCH /schedules/{schedule}`."""
+@operations.patch(ONE, of=key_of, headers=(IF_MATCH,))
+async def change_schedule(call: Call, key: str, patch: SchedulePatch) -> ScheduleBody:
+    """Change a schedule.
+
+    What is not named stays, also of the job. A new timing counts from now; null removes startsAt, endsAt, jitter or
+    the job's timeout. Existing runs keep the job that they were made with.
+    """
     version = if_match(call.request)
-    with _refusals(key):
-        return ScheduleBody.made(await _changed(_timetable(call), key, patch, _by(call, patch.reason), version))
+    return ScheduleBody.made(await _changed(_timetable(call), key, patch, _by(call, patch.reason), version))
 
 
 async def _changed(
@@ -143,101 +136,61 @@ async def _changed(
                 raise
 
 
-_VERB: Final[dict[str, Any]] = {"of": key_of, "body": OptionalReason, "answer": ScheduleBody}
+@operations.post(f"{ONE}/pause", of=key_of)
+async def pause_schedule(call: Call, key: str, why: OptionalReason) -> ScheduleBody:
+    """Pause a schedule.
+
+    Its due times pass without runs. Existing runs go on.
+    """
+    return ScheduleBody.made(await _timetable(call).pause(key, _by(call, why.reason)))
 
 
-@operations.post(
-    f"{ONE}/pause",
-    "pauseSchedule",
-    "Pause a schedule",
-    "Its due times pass without runs. Existing runs go on.",
-    **_VERB,
-)
-async def pause(call: Call, key: str, why: OptionalReason) -> ScheduleBody:
-    """`POST /schedules/{schedule}/pause`."""
-    with _refusals(key):
-        return ScheduleBody.made(await _timetable(call).pause(key, _by(call, why.reason)))
+@operations.post(f"{ONE}/resume", of=key_of)
+async def resume_schedule(call: Call, key: str, why: OptionalReason) -> ScheduleBody:
+    """Resume a schedule.
+
+    With the first due time from now on; those of the pause are not made up for.
+    """
+    return ScheduleBody.made(await _timetable(call).resume(key, _by(call, why.reason)))
 
 
-@operations.post(
-    f"{ONE}/resume",
-    "resumeSchedule",
-    "Resume a schedule",
-    "With the first due time from now on; those of the pause are not made up for.",
-    **_VERB,
-)
-async def resume(call: Call, key: str, why: OptionalReason) -> ScheduleBody:
-    """`POST /schedules/{schedule}/resume`."""
-    with _refusals(key):
-        return ScheduleBody.made(await _timetable(call).resume(key, _by(call, why.reason)))
+@operations.delete(ONE, of=key_of)
+async def delete_schedule(call: Call, key: str, query: ReasonQuery, why: OptionalReason) -> DeletedBody:
+    """Delete a schedule.
 
-
-@operations.delete(
-    ONE,
-    "deleteSchedule",
-    "Delete a schedule",
-    "Runs that no worker has started are cancelled; one that was started goes on to its end, with its retries.",
-    of=key_of,
-    query=ReasonQuery,
-    body=OptionalReason,
-    answer=DeletedBody,
-)
-async def delete(call: Call, key: str, query: ReasonQuery, why: OptionalReason) -> DeletedBody:
-    """`DELETE /schedules/{schedule}`."""
-    with _refusals(key):
-        gone = await _timetable(call).delete(key, _by(call, reason_of(query, why)))
+    Runs that no worker has started are cancelled; one that was started goes on to its end, with its retries.
+    """
+    gone = await _timetable(call).delete(key, _by(call, reason_of(query, why)))
     return DeletedBody.made(gone.schedule, runs_cancelled=gone.cancelled, runs_ongoing=gone.ongoing)
 
 
-@operations.post(
-    f"{ONE}/run",
-    "runSchedule",
-    "Run a schedule now",
-    "Once, also while it is paused. An earlier run that has not ended counts as `overlap` says: with skip it is 409.",
-    of=key_of,
-    body=OptionalReason,
-    answer=JobBody,
-    status=201,
-    problems=("illegal_transition",),
-)
-async def run(call: Call, key: str, why: OptionalReason) -> Response:
-    """`POST /schedules/{schedule}/run`."""
-    with _refusals(key):
-        return created(await _timetable(call).run(key, _by(call, why.reason)))
+@operations.post(f"{ONE}/run", of=key_of, status=201, problems=("illegal_transition",))
+async def run_schedule(call: Call, key: str, why: OptionalReason) -> JobBody:
+    """Run a schedule now.
+
+    Once, also while it is paused. An earlier run that has not ended counts as `overlap` says: with skip it is 409.
+    """
+    return JobBody.whole(await _timetable(call).run(key, _by(call, why.reason)))
 
 
-@operations.post(
-    f"{ONE}/backfill",
-    "backfillSchedule",
-    "Run what was due in the past",
-    "The due times of the range that have no job yet, one after another. `to` itself is not in the range.",
-    of=key_of,
-    body=Backfill,
-    answer=BackfilledBody,
-    problems=("illegal_transition",),
-)
-async def backfill(call: Call, key: str, wanted: Backfill) -> BackfilledBody:
-    """`POST /schedules/{schedule}/backfill`."""
+@operations.post(f"{ONE}/backfill", of=key_of, problems=("illegal_transition",))
+async def backfill_schedule(call: Call, key: str, wanted: Backfill) -> BackfilledBody:
+    """Run what was due in the past.
+
+    The due times of the range that have no job yet, one after another. `to` itself is not in the range.
+    """
     by, dry_run = _by(call, wanted.reason), wanted.dryRun
-    with _refusals(key):
-        done = await _timetable(call).backfill(key, wanted.from_, wanted.to, by, dry_run=dry_run)
+    done = await _timetable(call).backfill(key, wanted.from_, wanted.to, by, dry_run=dry_run)
     return BackfilledBody.of(done, dry_run=dry_run)
 
 
-@operations.get(
-    f"{ONE}/preview",
-    "previewSchedule",
-    "Show the next due times",
-    "Of a paused schedule: when it would be due if it were resumed now.",
-    of=key_of,
-    query=PreviewQuery,
-    answer=PreviewBody,
-    problems=("invalid_body",),
-)
-async def preview(call: Call, key: str, query: PreviewQuery) -> PreviewBody:
-    """`GET /schedules/{schedule}/preview`."""
-    with _refusals(key):
-        found = await _timetable(call).preview(key, query.count)
+@operations.get(f"{ONE}/preview", of=key_of, problems=("invalid_body",))
+async def preview_schedule(call: Call, key: str, query: PreviewQuery) -> PreviewBody:
+    """Show the next due times.
+
+    Of a paused schedule: when it would be due if it were resumed now.
+    """
+    found = await _timetable(call).preview(key, query.count)
     return PreviewBody(items=[ComingBody.of(one) for one in found])
 
 
@@ -247,20 +200,3 @@ def _by(call: Call, reason: str | None) -> ScheduleRequester:
 
 def _timetable(call: Call) -> ScheduleService:
     return call.context.timetable
-
-
-@contextmanager
-def _refusals(key: str) -> Iterator[None]:
-    """Makes a problem of each way to refuse."""
-    try:
-        yield
-    except NotFound:
-        raise not_found(f"schedule {key[:100]!r}") from None
-    except InvalidSchedule as wrong:
-        raise invalid_body([{"pointer": f"/{name}", "detail": what} for name, what in wrong.faults]) from None
-    except ScheduleNameTaken as taken:
-        raise Problem("already_exists", said(taken), existing=f"/schedules/{taken.id}") from None
-    except ScheduleVersionMismatch as other:
-        raise moved_on(other.current) from None
-    except ScheduleBusy as refused:
-        raise Problem("illegal_transition", said(refused)) from None

@@ -242,7 +242,9 @@ class World:
         self.app = self.built()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
 
-    def built(self, guard: OriginGuard | None = None, streams: int = 1000, **tokens: str) -> FastAPI:
+    def built(
+        self, guard: OriginGuard | None = None, streams: int = 1000, gzip: bool = False, **tokens: str
+    ) -> FastAPI:
         """The application; it asks for these tokens, and lets nobody have more than so many streams."""
         return build(
             ApiContext(
@@ -268,6 +270,7 @@ class World:
                 tokens=tokens,
                 guard=guard or OriginGuard(),
                 streams=Streams(streams),
+                gzip=gzip,
             )
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.api.cluster.models import CLUSTER
 from tests.integration.cli.fake_api import FakeApi, Reply
+from tests.integration.cli.samples import CLUSTER
 from tests.unit.cli.shell import Shell
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrix.api.dead_letters.models import DEAD_LETTER
 from tests.integration.cli.fake_api import FakeApi, Reply, problem
+from tests.integration.cli.samples import DEAD_LETTER
 from tests.unit.cli.shell import Shell
 
 ID = DEAD_LETTER["id"]

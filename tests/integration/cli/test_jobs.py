@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrix.api.jobs.models import JOB
 from tests.integration.cli.fake_api import FakeApi, Reply
+from tests.integration.cli.samples import JOB
 from tests.unit.cli.shell import Shell
 
 

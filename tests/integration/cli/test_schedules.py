@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.api.jobs.models import JOB
-from orchestrix.api.schedules.models import COMING, SCHEDULE
 from tests.integration.cli.fake_api import FakeApi, Reply, problem
+from tests.integration.cli.samples import COMING, JOB, SCHEDULE
 from tests.unit.cli.shell import Shell
 
 NAME = SCHEDULE["name"]

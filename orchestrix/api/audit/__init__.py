@@ -1,0 +1,1 @@
+"""Audit: what people have done, and why."""

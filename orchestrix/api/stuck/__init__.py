@@ -1,0 +1,1 @@
+"""Stuck: the instances of all sagas that an operator should look at."""
