@@ -25,7 +25,8 @@ def api_of(arguments: argparse.Namespace) -> ApiClient:
     known: ApiClient | None = getattr(arguments, "client", None)
     if known is not None:
         return known
-    flags = {one.to.lstrip("?"): one.flags[-1] for one in arguments.declared.flat if one.flags[0].startswith("-")}
+    options = [one for one in arguments.declared.flat if one.to and one.flags[0].startswith("-")]
+    flags = {one.to.lstrip("?").replace(".", "/"): one.flags[-1] for one in options}
     arguments.client = made = api_at(load(arguments), Path.cwd(), flags)
     return made
 

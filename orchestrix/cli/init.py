@@ -37,8 +37,10 @@ def init(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise PermanentError(f"{folder} cannot be written to ({why}): name a folder of your own") from error
-    for line in _told(folder, files):
-        print(output.visible(line))
+    if arguments.output == "json":
+        output.print_json({"folder": str(folder.resolve()), "files": [str(path) for path in files]})
+    else:
+        print("\n".join(output.visible(line) for line in _told(folder, files)))
     return exit_codes.OK
 
 

@@ -111,9 +111,9 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         output.print_json({"items": items})
     else:
-        output.print_table(
-            ("SETTING", "VALUE", "SOURCE"), [(item["setting"], item["value"], item["source"]) for item in items]
-        )
+        rows = [(item["setting"], item["value"], item["source"]) for item in items]
+        room = None if arguments.output == "wide" else output.terminal_columns()
+        output.print_table(("SETTING", "VALUE", "SOURCE"), rows, room)
     return exit_codes.OK
 
 

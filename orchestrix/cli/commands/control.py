@@ -11,7 +11,7 @@ from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.api_request import answer, api_of, body_of, headers_of, query_of
 from orchestrix.cli.display.confirmation import confirmed
-from orchestrix.cli.display.views import Look, look_of, print_rows, shown
+from orchestrix.cli.display.views import Look, look_of, print_document, print_rows, shown
 from orchestrix.cli.instance_names import APP, id_of, is_id
 from orchestrix.cli.node_phase import phase
 from orchestrix.cli.syntax.declarations import columns
@@ -170,7 +170,7 @@ def cluster_status(arguments: argparse.Namespace) -> int:
 def _tell(found: dict[str, Any], leader: str, look: Look) -> None:
     lease = found.get("lease") or {}
     head = {"leader": leader, "term": found.get("term"), "mode": found.get("mode"), "lease until": lease.get("until")}
-    output.print_fields({name: value for name, value in head.items() if value is not None})
+    print_document(head, look)
     for name, view in _CLUSTER.items():
         if rows := found.get(name):
             print()

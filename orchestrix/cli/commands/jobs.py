@@ -6,6 +6,7 @@ import argparse
 import http.client
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from orchestrix import clock
@@ -17,6 +18,7 @@ from orchestrix.cli.instance_names import APP, id_of, path_of, quoted
 from orchestrix.cli.interruptible_sleep import pause
 from orchestrix.cli.saga_watch import RECONNECT_TIMEOUT_S, STREAM_IDLE_TIMEOUT_S
 from orchestrix.cli.sse import ServerSentEvent, events
+from orchestrix.cli.syntax.parsing import uuid
 from orchestrix.errors import Unavailable
 
 _PATH = "/jobs"
@@ -47,11 +49,18 @@ def submit(arguments: argparse.Namespace) -> int:
 def list_all(arguments: argparse.Namespace) -> int:
     """`jobs list`: one page. A schedule and an instance may be named by their names."""
     api = api_of(arguments)
-    if arguments.schedule is not None:
+    if arguments.schedule is not None and not _is_uuid(arguments.schedule):
         arguments.schedule = api.document(f"/schedules/{quoted(arguments.schedule, 'name')}")["id"]
     if arguments.saga_id is not None:
         arguments.saga_id = id_of(arguments.saga or APP, arguments.saga_id, api)
     return shown(arguments, answer(arguments))
+
+
+def _is_uuid(text: str) -> bool:
+    """So that the jobs of a schedule that was deleted can still be listed."""
+    with suppress(argparse.ArgumentTypeError):
+        return bool(uuid(text))
+    return False
 
 
 def logs(arguments: argparse.Namespace) -> int:

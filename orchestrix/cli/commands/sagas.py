@@ -8,6 +8,7 @@ from typing import Any
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import AlreadyExists, ApiClient
 from orchestrix.cli.api_request import answer, api_of
+from orchestrix.cli.display.ages import moment_of, utc
 from orchestrix.cli.display.views import shown
 from orchestrix.cli.instance_names import APP, base, on_instance
 from orchestrix.cli.saga_watch import ENDED, UNDO_FAILED, ProgressPrinter, until_end, watched
@@ -71,8 +72,9 @@ def _follow(arguments: argparse.Namespace, api: ApiClient, path: str) -> str:
 
 
 def _change(change: dict[str, Any]) -> str:
+    at = moment_of(change.get("at"))
     parts = (
-        output.cell(change.get("at")),
+        output.cell(utc(at) if at else None),
         f"v{output.cell(change.get('version'))}",
         f"{output.cell(change.get('fromState'))} → {output.paint_state(output.cell(change['toState']))}",
         output.cell(change.get("reason")),

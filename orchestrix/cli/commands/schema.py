@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrix.cli import endpoints, exit_codes, output
@@ -17,11 +18,8 @@ def upgrade(arguments: argparse.Namespace) -> int:
 
     Answers 1 and says what to do if text would be kept or compared in another way than this version needs.
     """
-    settings = _settings(arguments)
-    wrong = asyncio.run(migrator.upgrade(_url(settings)))
-    print(f"the schema is at {migrator.HEAD}")
-    for sentence in wrong:
-        print(f"  {output.visible(sentence)}")
+    wrong = asyncio.run(migrator.upgrade(_url(_settings(arguments))))
+    _tell(arguments, f"the schema is at {migrator.HEAD}", "warnings", wrong)
     return exit_codes.FAILED if wrong else exit_codes.OK
 
 
@@ -40,13 +38,17 @@ def check(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     asyncio.run(_check_revision(settings))
     differences = asyncio.run(migrator.check(_url(settings)))
-    if not differences:
-        print(f"the schema is as it should be ({migrator.HEAD})")
-        return exit_codes.OK
-    print(f"the schema says {migrator.HEAD}, but is not as this version made it: somebody has changed it by hand")
-    for difference in differences:
-        print(f"  {output.visible(difference)}")
-    return exit_codes.FAILED
+    said = f"the schema is as it should be ({migrator.HEAD})"
+    if differences:
+        said = f"the schema says {migrator.HEAD}, but is not as this version made it: somebody has changed it by hand"
+    _tell(arguments, said, "differences", differences)
+    return exit_codes.FAILED if differences else exit_codes.OK
+
+
+def _tell(arguments: argparse.Namespace, said: str, name: str, sentences: Sequence[str]) -> None:
+    if arguments.output == "json":
+        return output.print_json({"head": migrator.HEAD, name: list(sentences)})
+    return print("\n".join([said, *(f"  {output.visible(sentence)}" for sentence in sentences)]))
 
 
 async def _current(settings: Settings) -> str | None:

@@ -100,6 +100,8 @@ def text_of(value: Any, look: Look) -> Any:
 
 def print_document(found: Document, look: Look) -> None:
     """One name and value a line, without those that are empty; lists of documents are tables below."""
+    if isinstance(job := found.get("job"), dict):  # what a schedule starts
+        found = {**found, **{f"job.{name}": value for name, value in job.items()}, "job": None}
     kept = {name: value for name, value in found.items() if look.wide or value not in _EMPTY}
     tables = {name: value for name, value in kept.items() if _is_table(value)}
     output.print_fields({name: _field(value, look) for name, value in kept.items() if name not in tables})

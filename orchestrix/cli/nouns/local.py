@@ -19,7 +19,7 @@ def _command(name: str, about: str, example: str, run: str, *options: object) ->
 
 INIT: Final = _command(
     "init", "write a small service of your own to begin with, and its test", "init shop", "init:init",
-    option("dir", "where to; made if it is not there (here)", "DIR", nargs="?", default="."),
+    option("dir", "where to; made if it is not there (here)", "DIR", nargs="?", default="."), OUTPUT,
 )  # fmt: skip
 DEV: Final = _command(
     "dev", "everything in one process, nothing to install: API, orchestrator, workers", "dev --port 8080",
@@ -44,10 +44,11 @@ WORKER: Final = _command(
 )  # fmt: skip
 _ALONE = switch("--yes", "do not wait to see whether nodes that were heard of lately still beat")
 DATABASE: Final = CommandGroup("db", "the database schema", (
-    _command("upgrade", "bring the schema to this version", "db upgrade", "commands.schema:upgrade", DATABASE_URL),
+    _command("upgrade", "bring the schema to this version", "db upgrade", "commands.schema:upgrade", DATABASE_URL,
+             OUTPUT),
     _command("current", "show the schema's revision", "db current", "commands.schema:current", DATABASE_URL, OUTPUT),
     _command("check", "compare the schema with what this version needs", "db check", "commands.schema:check",
-             DATABASE_URL),
+             DATABASE_URL, OUTPUT),
     _command("clone-reset", "make a copy of a database an installation of its own", "db clone-reset",
              "commands.clone_reset:reset", _ALONE, DATABASE_URL, OUTPUT),
 ))  # fmt: skip

@@ -48,6 +48,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from orchestrix.errors import Invalid
 
+        if "required: SAGA" in message:
+            message += " (`orchestrix sagas definitions` lists them)"
         raise Invalid(f"{message}{' See' if message.endswith('?') else ': see'} `{self.prog} --help`")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:

@@ -188,3 +188,6 @@ def test_jobs_of_a_schedule_and_of_an_instance(api: FakeApi, shell: Shell) -> No
         "sagaId": ["42"],
         "handler": ["monthly"],
     }
+    assert shell("jobs", "list", "--schedule", SCHEDULE["id"]).code == 0
+    assert [one.path for one in api.requests].count("/schedules/nightly") == 1, "a deleted one has its id still"
+    assert api.requests[-1].query == {"scheduleId": [SCHEDULE["id"]]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -64,6 +65,17 @@ def test_help_takes_less_than_it_may(programs: Processes) -> None:
         return time.monotonic() - began
 
     assert min(once() for _ in range(5)) < 0.4
+
+
+@pytest.mark.parametrize("words", [["--help"], ["apps", "--help"], ["apps", "list", "--help"]])
+def test_help_takes_little_of_the_processor(words: list[str]) -> None:
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([str(ORCHESTRIX), *words], stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(once() for _ in range(10)) <= 0.06
 
 
 @pytest.mark.parametrize("named", [None, "", "own.toml"])

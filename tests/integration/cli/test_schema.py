@@ -47,6 +47,15 @@ def test_from_nothing_to_this_version(shell: Shell, database: Path) -> None:
     assert shell("db", "check").code == 0
 
 
+def test_scripts_read_what_was_done_and_what_differs(shell: Shell, database: Path) -> None:
+    assert shell("db", "upgrade", "-o", "json").json == {"head": HEAD, "warnings": []}
+    assert shell("db", "check", "-o", "json").json == {"head": HEAD, "differences": []}
+    change(database, "CREATE TABLE stranger (id INTEGER)")
+    answer = shell("db", "check", "-o", "json")
+    assert (answer.code, len(answer.json["differences"])) == (1, 1)
+    assert "stranger" in answer.json["differences"][0]
+
+
 def test_upgrading_twice_changes_nothing(shell: Shell, database: Path) -> None:
     first, second = shell("db", "upgrade"), shell("db", "upgrade")
     assert (second.code, second.out, second.err) == (0, first.out, "")

@@ -236,6 +236,15 @@ def test_every_command_has_a_description_and_an_example_that_can_be_read(shell: 
     assert callable(parse(words))
 
 
+def test_every_command_that_ends_has_an_output_for_scripts(shell: Shell) -> None:
+    without = [name for name, _ in leaves() if "-o {table,wide,json}" not in shell(*name.split(), "--help").out]
+    assert without == ["dev", "serve", "worker", "openapi"], "the last one is JSON itself"
+
+
+def test_a_missing_saga_is_told_where_sagas_are_listed(shell: Shell) -> None:
+    assert "SAGA (`orchestrix sagas definitions` lists them)" in shell("sagas", "list").err
+
+
 @pytest.mark.parametrize("kind", ["bash", "zsh"])
 def test_completion_knows_commands_and_options(shell: Shell, kind: str) -> None:
     answer = shell("--completion", kind)

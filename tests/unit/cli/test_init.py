@@ -138,3 +138,10 @@ def test_its_readme_is_short_and_names_what_is_there(shell: Shell) -> None:
 
 def test_no_tool_takes_the_template_for_code() -> None:
     assert {path.suffix for path in init.TEMPLATE.rglob("*") if path.is_file()} == {".tmpl"}
+
+
+def test_a_script_reads_what_was_written(shell: Shell) -> None:
+    answer = shell("init", "shop", "-o", "json")
+    assert answer.code == 0
+    assert answer.json["folder"] == str(shell.folder / "shop")
+    assert all((shell.folder / "shop" / name).is_file() for name in answer.json["files"])
