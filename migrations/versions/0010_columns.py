@@ -1,4 +1,4 @@
-"""Columns for facts that answers need: what each history row is about.
+"""Columns for facts that answers need: what each history row is about, and what hinders an instance.
 
 The types, and the reading of former texts, are written out here and not taken from the code, which goes on while this
 page stays. Nodes of the former release run beside it: all columns may be empty, and their rows stay so.
@@ -36,6 +36,9 @@ def upgrade() -> None:
     for history, _ in HISTORIES.values():
         for column in _history_columns():
             _add(history, column)
+    for instances in HISTORIES:
+        _add(instances, sa.Column("hindered_by", sa.String(20)))
+        _hindered_index(instances)
     _fill()
 
 
@@ -43,6 +46,17 @@ def downgrade() -> None:
     for history, _ in HISTORIES.values():
         for column in reversed(_history_columns()):
             _drop(history, column.name)
+    for instances in HISTORIES:
+        if f"ix_{instances}_hindered" in _indexes(instances):
+            op.drop_index(f"ix_{instances}_hindered", instances)
+        _drop(instances, "hindered_by")
+
+
+def _hindered_index(instances: str) -> None:
+    """Of the few that are hindered. MySQL has no such indexes."""
+    name, few = f"ix_{instances}_hindered", sa.text("hindered_by IS NOT NULL")
+    if op.get_bind().dialect.name != "mysql" and name not in _indexes(instances):
+        op.create_index(name, instances, ["id"], postgresql_where=few, sqlite_where=few)
 
 
 def _history_columns() -> list[sa.Column[Any]]:
@@ -231,6 +245,10 @@ def _add(table: str, column: sa.Column[Any]) -> None:
 def _drop(table: str, column: str) -> None:
     if column in _columns(table):
         op.drop_column(table, column)
+
+
+def _indexes(table: str) -> set[str | None]:
+    return {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}
 
 
 def _columns(table: str) -> set[str]:

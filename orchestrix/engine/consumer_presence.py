@@ -38,6 +38,10 @@ class ConsumerPresence:
         self._since: dict[str, datetime] = {}
         self._waiting: dict[str, datetime] = {}
         self._ready: set[str] = set()
+        self._lost_at: dict[str, float] = {}
+        self._known: set[str] = set()
+        self.checked = WakeSignal()
+        """Set after each check."""
         self._looked_at: float | None = None
         self._link = 0
         self._looking = asyncio.Lock()
@@ -68,10 +72,20 @@ class ConsumerPresence:
             self._saw(ANSWER_PATH, await takes_messages(self._broker))  # last, for the others may take seconds
             if link == self._link:
                 self._looked_at = clock.monotonic()
+            self.checked.set()
 
     def since(self, command: str, at_least: datetime) -> datetime | None:
         """Since when the queue of `command` has had a consumer, `at_least` or later; None while it has none."""
         return None if command in self._without else max(at_least, self._since.get(command, at_least))
+
+    def is_silent(self, command: str, seconds: float) -> bool | None:
+        """Whether the queue of `command` has had no consumer for so many seconds; None while that is not known."""
+        if command not in self._known:
+            return None
+        if command not in self._without:
+            return False
+        lost_at = self._lost_at.get(command)
+        return True if lost_at is not None and clock.monotonic() - lost_at >= seconds else None
 
     def waiting_at(self, command: str) -> datetime | None:
         """When the queue of `command` last had messages that nobody had taken, which is now where the last check
@@ -85,10 +99,13 @@ class ConsumerPresence:
         return self.since(ANSWER_PATH, at_least)
 
     def _saw(self, command: str, heard: bool) -> None:
+        self._known.add(command)
         if not heard:
             self._without.add(command)
+            self._lost_at.setdefault(command, clock.monotonic())
         elif command in self._without:
             self._without.remove(command)
+            self._lost_at.pop(command, None)
             self._since[command] = self._now()
 
     def _counted(self, command: str, messages: int) -> None:
@@ -109,6 +126,8 @@ class ConsumerPresence:
     def _link_up(self, generation: int) -> None:
         self._link, self._looked_at = generation, None
         self._without.clear()  # what was before is the outage's
+        self._lost_at.clear()
+        self._known.clear()
         self._wake.set()
 
     async def _round(self) -> None:

@@ -12,6 +12,7 @@ from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState
 from orchestrix.engine.change_notifier import SagaChangeNotifier
 from orchestrix.engine.consumer_presence import ConsumerPresence
+from orchestrix.engine.hindered_sagas import HinderedSagas
 from orchestrix.engine.job_steps import JobSteps
 from orchestrix.engine.step_starts import QueueProgress
 from orchestrix.errors import ConflictError
@@ -99,17 +100,20 @@ class SagaTimers:
         self._deaf_until = 0.0
         self._next_look = 0.0
         self._audience = ConsumerPresence(broker, lambda: catalog.commands, database.now)
+        self._hindered = HinderedSagas(database, catalog, self._audience)
         broker.on_up(self._link_up)
 
     async def start(self) -> None:
         """Begins to poll."""
         self._heard_since = self._database.now()
         await self._audience.start()
+        await self._hindered.start()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Stops; what is due is found by another node."""
         await self._loop.stop()
+        await self._hindered.stop()
         await self._audience.stop()
 
     def expect(self, moved: Iterable[Instance]) -> None:
@@ -254,7 +258,7 @@ class SagaTimers:
 def _rewake(instance: Instance, at: datetime) -> Rewake:
     reason = instance.wake_reason
     assert reason is not None, "only what has a wake-up is woken"
-    return Rewake(instance.id, instance.version, at, reason, instance.wait_ms, instance.sent_at)
+    return Rewake(instance.id, instance.version, at, reason, instance.wait_ms, instance.sent_at, instance.hindered_by)
 
 
 def _put_off(instance: Instance, at: datetime) -> Rewake:

@@ -107,7 +107,9 @@ async def _wake_ups(pair: SagaTables, tx: Transaction, after: int) -> _Part:
     One that is corrected is not found again: its lock blocks those who want to write.
     """
     table, now = pair.instances.c, tx.now()
-    query = select(table.id, table.version, table.wake_at, table.wake_reason, table.wait_ms, table.sent_at)
+    query = select(
+        table.id, table.version, table.wake_at, table.wake_reason, table.wait_ms, table.sent_at, table.hindered_by
+    )
     late = and_(table.wake_at > now + _SHORT + CLOCK_TOLERANCE, table.wake_at < NEVER)
     long = and_(_longer(tx, table.wake_at, table.wait_ms), not_(_set_by_person(table)))
     query = (
@@ -120,7 +122,7 @@ async def _wake_ups(pair: SagaTables, tx: Transaction, after: int) -> _Part:
     for one in found:
         at = believed(one.wake_at, now, max(timedelta(milliseconds=one.wait_ms), _SHORT))
         if at != one.wake_at and (one.wait_ms or one.wake_reason in (RETRY, JOB)):
-            rows.append(Rewake(one.id, one.version, at, one.wake_reason, one.wait_ms, one.sent_at))
+            rows.append(Rewake(one.id, one.version, at, one.wake_reason, one.wait_ms, one.sent_at, one.hindered_by))
     await instances.rewake(tx, pair, rows)
     if sent := [one.id for one in found if one.sent_at is not None and one.sent_at > now + CLOCK_TOLERANCE]:
         await tx.execute(update(pair.instances).where(tx.dialect.among(table.id, sent)).values(sent_at=now))

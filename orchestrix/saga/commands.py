@@ -226,17 +226,24 @@ def migration_due(instance: Instance, now: datetime) -> datetime | None:
 
 def rested(instance: Instance) -> Instance:
     """`instance` waiting for nothing."""
-    return replace(instance, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None)
+    return replace(instance, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None, hindered_by=None)
 
 
 def armed(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
     """`instance` to be woken after `wait`, or at the end of its run's own time; while it is paused, after the pause."""
     if instance.blocker == PAUSED:
         held = replace(instance.progress, resume=reason)
-        return replace(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=milliseconds(wait))
+        wait_ms = milliseconds(wait)
+        return replace(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=wait_ms, hindered_by=None)
     if instance.deadline_at is not None:
         wait = min(wait, max(timedelta(0), instance.deadline_at - now))
-    return replace(instance, wake_at=now + wait, wake_reason=reason, wait_ms=milliseconds(wait), blocker=None)
+    fresh = replace(instance, blocker=None, hindered_by=None)
+    return replace(fresh, wake_at=now + wait, wake_reason=reason, wait_ms=milliseconds(wait))
+
+
+def blocked(instance: Instance, blocker: str) -> Instance:
+    """`instance` waiting for a person."""
+    return replace(instance, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0, hindered_by=None)
 
 
 def given(instance: Instance, at: datetime | None, now: datetime) -> Instance:

@@ -285,7 +285,7 @@ def _undo_is_to_be_sent(instance: Instance) -> bool:
 
 def _unwatched(instance: Instance) -> Instance:
     """An ended instance has no wake-up: the broker alone redelivers its last command."""
-    return replace(instance, wake_at=None, wake_reason=None, wait_ms=0)
+    return replace(instance, wake_at=None, wake_reason=None, wait_ms=0, hindered_by=None)
 
 
 def _on(saga: Saga, instance: Instance, why: ChangeCause, tick: TransitionInputs) -> SagaTransition:

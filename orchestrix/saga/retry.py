@@ -14,6 +14,7 @@ from orchestrix.saga.commands import (
     PendingCommand,
     SagaTransition,
     TransitionInputs,
+    blocked,
     out,
     progressed,
     retrying,
@@ -144,7 +145,7 @@ def _held(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInpu
     row = change(instance, instance.state, why, tick.now)
     rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - tick.now))
     held = progressed(move(saga, instance, instance.state, row), error=told, unanswered=unsure, run_ms=rest)
-    return SagaTransition(replace(held, blocker=HELD, wake_at=None, wake_reason=None, wait_ms=0), (row,), None)
+    return SagaTransition(blocked(held, HELD), (row,), None)
 
 
 def _worth_another(here: PendingCommand, instance: Instance, failure: Failure) -> bool:
@@ -177,8 +178,7 @@ def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: TransitionI
     why = failure.cause(STEP_FAILED, step_at_work(saga, instance))
     row = change(instance, COMPENSATION_FAILED, why, tick.now)
     held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.told)
-    blocked = replace(held, blocker=UNDO_FAILED, wake_at=None, wake_reason=None, wait_ms=0)
-    return SagaTransition(blocked, (row,), None)
+    return SagaTransition(blocked(held, UNDO_FAILED), (row,), None)
 
 
 def held_by_pause(instance: Instance) -> bool:

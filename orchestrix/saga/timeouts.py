@@ -90,7 +90,7 @@ def begin(saga: Saga, instance: Instance, ago_ms: int, now: datetime) -> Instanc
     longest = max(0, milliseconds(now - instance.updated_at))
     at = now - timedelta(milliseconds=min(ago_ms, longest)) + order.timeout
     at = at if instance.deadline_at is None else min(at, instance.deadline_at)
-    begun = replace(instance, begun_id=instance.command_id, wake_reason=DEADLINE)
+    begun = replace(instance, begun_id=instance.command_id, wake_reason=DEADLINE, hindered_by=None)
     if instance.wake_at > at and (instance.wake_reason == DEADLINE or not instance.wait_ms):
         return begun
     return replace(begun, wake_at=at, wait_ms=order.timeout_ms)
@@ -148,9 +148,8 @@ def _later(instance: Instance, reason: str, wait: timedelta, now: datetime) -> I
     if instance.deadline_at is not None and instance.deadline_at > now:
         wait = min(wait, instance.deadline_at - now)
     sent = None if reason == UNSENT else instance.sending or now
-    return replace(
-        instance, wake_at=now + wait, wake_reason=reason, wait_ms=wait // timedelta(milliseconds=1), sent_at=sent
-    )
+    later = replace(instance, wake_at=now + wait, wait_ms=wait // timedelta(milliseconds=1), sent_at=sent)
+    return replace(later, wake_reason=reason, hindered_by=reason)
 
 
 def _expired(saga: Saga, instance: Instance, tick: TransitionInputs, *, final: bool) -> SagaTransition:

@@ -12,6 +12,7 @@ from orchestrix.saga.commands import (
     PendingCommand,
     SagaTransition,
     TransitionInputs,
+    blocked,
     cleared,
     command_for,
     issued,
@@ -244,7 +245,5 @@ def block(instance: Instance, blocker: str, reason: str, now: datetime) -> SagaT
     if not instance.live:
         raise IllegalTransition(f"saga {instance.saga!r} is {instance.state}: there is nothing to wait for")
     row = change(instance, instance.state, ChangeCause(blocker, reason), now)
-    held = replace(
-        instance, version=row.version, updated_at=now, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0
-    )
+    held = blocked(replace(instance, version=row.version, updated_at=now), blocker)
     return SagaTransition(held, (row,), None)

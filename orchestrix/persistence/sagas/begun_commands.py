@@ -30,7 +30,7 @@ async def note(tx: Transaction, pair: SagaTables, rows: Sequence[BegunCommand]) 
     Not those that a person holds, that wait for their next try or for a job, or that have ended. Not in the history.
     """
     values = [
-        (row.id, row.version, row.command_id, row.wake_at, DEADLINE, row.wait_ms)
+        (row.id, row.version, row.command_id, row.wake_at, DEADLINE, row.wait_ms, None)
         for row in sorted(rows, key=lambda row: row.id)
     ]
     return await tx.dialect.update(tx, _update(pair), values) if values else set()
@@ -41,6 +41,6 @@ def _update(pair: SagaTables) -> BulkUpdate:
     return BulkUpdate(
         pair.instances,
         match=("id", "version"),
-        change=("begun_id", "wake_at", "wake_reason", "wait_ms"),
+        change=("begun_id", "wake_at", "wake_reason", "wait_ms", "hindered_by"),
         guard=f"blocker IS NULL AND wake_at IS NOT NULL AND wake_reason NOT IN ('{RETRY}', '{JOB}')",
     )

@@ -37,6 +37,7 @@ _COMMON: Final = (
     "deadline_at",
     "begun_id",
     "sent_at",
+    "hindered_by",
     "progress",
 )
 _MOVING: Final = (
@@ -51,9 +52,10 @@ _MOVING: Final = (
     "updated_at",
     "tries",
     "deadline_at",
+    "hindered_by",
 )
 _JSON: Final = ("data", "progress")
-_LATER: Final = ("begun_id", "sent_at")
+_LATER: Final = ("begun_id", "sent_at", "hindered_by")
 """Columns that are empty when an instance begins and that a migration leaves: they are about one command alone."""
 _BEGINNING: Final = tuple(name for name in _COMMON if name not in (*_JSON, *_LATER))
 moving_values: Final = attrgetter(*_MOVING)
@@ -107,7 +109,7 @@ def rewaking(pair: SagaTables) -> BulkUpdate:
     return BulkUpdate(
         pair.instances,
         match=("id", "version"),
-        change=("wake_at", "wake_reason", "wait_ms", "sent_at"),
+        change=("wake_at", "wake_reason", "wait_ms", "sent_at", "hindered_by"),
         guard=f"{_LIVE} AND blocker IS NULL",
     )
 
@@ -123,6 +125,6 @@ def late_confirmation(pair: SagaTables) -> BulkUpdate:
     return BulkUpdate(
         pair.instances,
         match=("id", "command_id"),
-        change=("wake_reason", "wake_at", "wait_ms"),
+        change=("wake_reason", "wake_at", "wait_ms", "hindered_by"),
         guard=f"wake_reason IN ('{DEADLINE}', '{UNSENT}')",
     )

@@ -77,6 +77,7 @@ class Rewake:
     wake_reason: str
     wait_ms: int
     sent_at: datetime | None = None
+    hindered_by: str | None = None
 
 
 async def insert(tx: Transaction, pair: SagaTables, started: Sequence[SagaTransition]) -> list[int | None]:
@@ -154,7 +155,7 @@ def changes(pair: SagaTables, changed: Sequence[tuple[int, Instance]]) -> tuple[
 async def rewake(tx: Transaction, pair: SagaTables, rows: Sequence[Rewake]) -> None:
     """Sets other wake-ups where the version is unchanged and the engine still acts by itself."""
     values = [
-        (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms, row.sent_at)
+        (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms, row.sent_at, row.hindered_by)
         for row in sorted(rows, key=lambda row: row.id)
     ]
     if values:
@@ -184,7 +185,7 @@ async def confirmed_late(tx: Transaction, pair: SagaTables, rows: Sequence[tuple
             continue
         at = min(tx.now() + timedelta(milliseconds=timeout), one.deadline_at or NEVER)
         if at > one.wake_at:
-            values.append((one.id, one.command_id, DEADLINE, at, timeout))
+            values.append((one.id, one.command_id, DEADLINE, at, timeout, None))
     if values:
         await tx.dialect.update(tx, late_confirmation(pair), values)
 

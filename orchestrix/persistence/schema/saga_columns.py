@@ -19,6 +19,8 @@ NEVER_STUCK: Final = (
 STUCK: Final = "blocker IS NOT NULL OR wake_reason IN ('unsent', 'broker_down', 'no_consumer')"
 """That a live saga waits for more than its own worker. The index on it is used for exactly these words."""
 
+HINDERED: Final = "hindered_by IS NOT NULL"
+
 
 def instance_columns() -> list[Column[Any]]:
     """What every instance has, whichever saga it is of."""
@@ -44,6 +46,7 @@ def instance_columns() -> list[Column[Any]]:
         Column("progress", Json),
         Column("begun_id", String(36)),
         Column("sent_at", UtcTime),
+        Column("hindered_by", String(20)),
     ]
 
 
@@ -51,6 +54,12 @@ def stuck(table: str, *columns: str) -> Index:
     """The few that are stuck, in the order of a list. MySQL has no such indexes: see `instance_pages`."""
     few = text(STUCK)
     return Index(f"ix_{table}_stuck", *columns, postgresql_where=few, sqlite_where=few, info={"not_on": "mysql"})
+
+
+def hindered(table: str) -> Index:
+    """The few whose hindrance is recorded. MySQL has no such indexes."""
+    few = text(HINDERED)
+    return Index(f"ix_{table}_hindered", "id", postgresql_where=few, sqlite_where=few, info={"not_on": "mysql"})
 
 
 def history_columns(owner: str, table: str) -> list[SchemaItem]:

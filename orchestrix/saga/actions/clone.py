@@ -43,6 +43,7 @@ def held_clone(instance: Instance, now: datetime) -> SagaTransition:
             wake_at=None,
             wake_reason=None,
             wait_ms=rest,
+            hindered_by=None,
             progress=replace(progress, resume=reason, run_ms=run_ms, until=None),
         ),
         (row,),

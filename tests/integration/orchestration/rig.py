@@ -65,6 +65,7 @@ class HookedBroker(FakeBroker):
         self.names: set[str] = set()
         self.hearers = 1
         self.waiting = 0
+        self.silent: set[str] = set()
 
     def on_up(self, hook: Any) -> None:
         self.hooks.append(hook)
@@ -80,7 +81,7 @@ class HookedBroker(FakeBroker):
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         if queue.startswith("cmd."):
-            return self.waiting, self.hearers
+            return self.waiting, 0 if queue in self.silent else self.hearers
         return (0, 0) if queue in self.names else None
 
     def forget(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrix import clock
 from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published
 from orchestrix.engine import consumer_presence
 from orchestrix.engine.consumer_presence import ConsumerPresence
@@ -175,3 +176,27 @@ async def test_it_looks_by_itself_and_more_often_while_nobody_reads(monkeypatch:
         await eventually(lambda: seen.audience.since("cmd.b", SOONER) == NOW, deadline=3)
     finally:
         await seen.audience.stop()
+
+
+async def test_a_queue_is_silent_once_it_has_had_no_consumer_for_long_enough(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    assert seen.audience.is_silent("cmd.a", 5) is None, "nobody has looked yet"
+    await seen.look()
+    assert seen.audience.is_silent("cmd.a", 5) is False
+    seen.queues.hearers["cmd.a"] = 0
+    await seen.look()
+    assert seen.audience.is_silent("cmd.a", 5) is None, "it may be a worker that starts anew"
+    assert seen.audience.is_silent("cmd.a", 0) is True
+    now += 5
+    assert seen.audience.is_silent("cmd.a", 5) is True
+    assert seen.audience.is_silent("cmd.b", 5) is False
+    seen.queues.comes_up(2)
+    assert seen.audience.is_silent("cmd.a", 5) is None, "what was before is the outage's"
+    await seen.look()
+    assert seen.audience.is_silent("cmd.a", 5) is None
+    seen.queues.hearers["cmd.a"] = 1
+    await seen.look()
+    assert seen.audience.is_silent("cmd.a", 5) is False

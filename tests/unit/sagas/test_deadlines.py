@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from orchestrix import FAILED, Saga
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.commands import SagaTransition
+from orchestrix.saga.messages import StepError
 from orchestrix.saga.state import Instance
-from orchestrix.saga.timeouts import TimerRescheduled
+from orchestrix.saga.timeouts import TimerRescheduled, begin
 from tests.unit.sagas.builders import FIRST, NOW, SECOND, began
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
@@ -87,7 +89,8 @@ def test_what_no_worker_could_do_extends_the_wait(around: dict[str, bool], reaso
         assert isinstance(result, TimerRescheduled)
         assert result.command is None
         assert (run.instance.wake_reason, run.wait, run.instance.wait_ms) == (reason, seconds, seconds * 1000)
-    kept: dict[str, Any] = {"wake_at": None, "wake_reason": None, "sent_at": None}
+    assert run.instance.hindered_by == reason
+    kept: dict[str, Any] = {"wake_at": None, "wake_reason": None, "sent_at": None, "hindered_by": None}
     assert replace(run.instance, **kept) == replace(before, **kept)
     assert len(run.history) == 1
 
@@ -280,3 +283,43 @@ def test_a_retry_is_no_deadline_that_could_be_cancelled() -> None:
     run = Run()
     run.fails(AGAIN)
     assert SagaAction.PAUSE in run.refused(SagaAction.CANCEL_DEADLINE)
+
+
+def hindered() -> Run:
+    """A run whose command waits behind others, of which its row says so."""
+    run = Run()
+    run.expires(waiting=run.now + timedelta(days=1))
+    assert run.instance.hindered_by == "backlog"
+    return run
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda run: run.done("flight"),
+        lambda run: run.fails(AGAIN),
+        lambda run: run.fails(),
+        lambda run: run.fails(StepError("Hold", "look", retryable=False, hold=True)),
+        lambda run: run.expires(),
+        lambda run: run.cannot_be_sent(),
+        lambda run: run.asks(SagaAction.PAUSE),
+        lambda run: run.asks(SagaAction.TERMINATE),
+    ],
+    ids=["success", "retry", "failure", "held", "deadline", "unsendable", "pause", "terminate"],
+)
+def test_what_moves_or_blocks_an_instance_ends_what_hindered_it(what: Callable[[Run], object]) -> None:
+    run = hindered()
+    what(run)
+    assert run.instance.hindered_by is None
+
+
+def test_a_begun_command_is_not_hindered() -> None:
+    begun = begin(TRIP, hindered().instance, 0, NOW + timedelta(minutes=5))
+    assert begun is not None
+    assert (begun.wake_reason, begun.hindered_by) == ("deadline", None)
+
+
+def test_a_deadline_that_a_person_sets_leaves_it_hindered() -> None:
+    run = hindered()
+    run.asks(SagaAction.SET_DEADLINE, extend_by=timedelta(minutes=5))
+    assert run.instance.hindered_by == "backlog"
