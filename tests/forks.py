@@ -7,7 +7,6 @@ output. Only what Python reads before the first line of the program (PYTHONIOENC
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import importlib
 import json
@@ -20,12 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from orchestrix.persistence.schema import migrator
 from tests.servers import reaper
 from tests.servers.run import Run
 from tests.support import eventually_sync
@@ -128,13 +125,6 @@ def running(run: Run) -> Iterator[Forks]:
     assert server.ready, log.read_text()
     yield server
     run.kill(process)
-
-
-def upgraded(url: str) -> str:
-    """The address of the database, which has the schema now."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, migrator.upgrade(url)).result()
-    return url
 
 
 def argv(address: Path) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests import forks, invariants
+from tests import invariants
 from tests.processes import Process, Processes
+from tests.servers import templates
 from tests.support import eventually, free_port
 
 EVERY_DATABASE: Final = pytest.mark.parametrize("system", ["postgres", "mariadb", "sqlite"], indirect=True)
@@ -97,7 +98,7 @@ class System:
 
     def upgrade(self) -> None:
         """What `orchestrix db upgrade` does."""
-        forks.upgraded(self.database_url)
+        templates.upgraded(self.database_url)
 
     def node(self, *, port: int | None = None, **env: str) -> tuple[Process, str]:
         """Starts `orchestrix serve`; the process and its address."""

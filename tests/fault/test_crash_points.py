@@ -10,7 +10,6 @@ from typing import Final
 import pytest
 
 from orchestrix.crash import POINTS
-from tests import forks
 from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
 from tests.fault.cases import CASES
@@ -18,7 +17,7 @@ from tests.fault.cases_of_jobs import JOB_CASES
 from tests.fault.crashing import APPS, IN_DEV, At, Rig, create, dev_dies, died
 from tests.fault.usage import used
 from tests.processes import Processes
-from tests.servers import shared
+from tests.servers import shared, templates
 from tests.servers.names import Pool
 from tests.servers.shared import Broker, Database
 from tests.servers.sql import emptied, run_sql
@@ -32,20 +31,20 @@ DEATHS: Final = [At("worker.after_guard", 2), At("events.before_commit", 2), At(
 def postgresql(postgres_server: Database, _postgres_databases: Pool) -> Iterator[str]:
     """A database with the schema, for all cases."""
     with shared.lent(_postgres_databases) as name:
-        yield forks.upgraded(postgres_server.url(name))
+        yield templates.upgraded(postgres_server.url(name))
 
 
 @pytest.fixture(scope="module")
 def mariadb(mariadb_server: Database, _mariadb_databases: Pool) -> Iterator[str]:
     """The same on MariaDB."""
     with shared.lent(_mariadb_databases) as name:
-        yield forks.upgraded(mariadb_server.url(name))
+        yield templates.upgraded(mariadb_server.url(name))
 
 
 @pytest.fixture(scope="module")
 def sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same in a file."""
-    return forks.upgraded(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('sqlite') / 'test.db'}")
+    return templates.upgraded(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('sqlite') / 'test.db'}")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests import forks
 from tests.fault.cases_of_jobs import JOB_CASES, Case
 from tests.fault.crashing_jobs import Ground, JobRig
 from tests.processes import Processes
-from tests.servers import shared
+from tests.servers import shared, templates
 from tests.servers.names import Pool
 from tests.servers.shared import Broker, Database
 
@@ -38,7 +38,7 @@ def grounds(
         }
         with shared.lent(_vhosts) as a, shared.lent(_vhosts) as b, shared.lent(_vhosts) as c:
             vhosts = zip(urls, (a, b, c), strict=True)
-            yield [Ground(name, forks.upgraded(urls[name]), rabbitmq_server.url(vhost)) for name, vhost in vhosts]
+            yield [Ground(name, templates.upgraded(urls[name]), rabbitmq_server.url(vhost)) for name, vhost in vhosts]
 
 
 @pytest.mark.req("S0-54", "S0-55", "S0-56", "S0-57", "S0-72", "S0-74", "S0-76")

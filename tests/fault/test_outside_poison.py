@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from orchestrix.saga.definition import COMPLETED, FAILED
-from tests import forks
 from tests.acceptance.system import System
 from tests.conformance.broker.brokers import Background, start_embedded
 from tests.fault.outside import Supervisor, all_in, all_kept, node_of, parcels_env, rows, start_all
 from tests.fault.parcels import PARCEL, POISON, SLOW
 from tests.processes import Processes
+from tests.servers import templates
 from tests.support import eventually
 
 DEATHS = 30
@@ -25,7 +25,7 @@ SIGTERMS = 24
 @pytest.fixture(params=["rabbitmq", "strict"])
 def system(request: pytest.FixtureRequest, processes: Processes, tmp_path: Path, postgres_url: str) -> Iterator[System]:
     """One on each broker, with the schema in place."""
-    forks.upgraded(postgres_url)
+    templates.upgraded(postgres_url)
     if request.param == "rabbitmq":
         yield System(processes, tmp_path, postgres_url, request.getfixturevalue("rabbitmq_url"))
         return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
 
-from tests.servers import lookup, sql
+from tests.servers import lookup, sql, templates
 from tests.servers.base import Server
 from tests.servers.management import ManagedBroker
 from tests.servers.names import Pool
@@ -58,6 +58,7 @@ def database(kind: lookup.Kind, run: Run) -> Iterator[Database]:
     address = lookup.given(kind)
     if address:
         yield GivenDatabase(address)
+        templates.dropped(address)
         return
     with _started(kind, run) as server:
         yield cast(Database, server)

@@ -11,14 +11,14 @@ from orchestrix.domain.leases import Fence
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
 from tests.conformance.store.test_jobs import dispatched
 from tests.integration.jobs.rows import joined, leading
+from tests.servers import templates
 
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     opened = Database(sqlite_url)
     await joined(opened, "node-1")
     yield opened

@@ -15,16 +15,16 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas import definitions, held_events
 from orchestrix.persistence.sagas.definition_store import DefinitionStore, stored
 from orchestrix.persistence.sagas.held_events import HeldEvent
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.catalog import Catalog
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.conformance.store.build import some
 from tests.integration.orchestration.rig import HookedBroker
+from tests.servers import templates
 
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     database = Database(sqlite_url)
     yield database
     await database.close()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
+from tests.servers import templates
 
 
 @pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
@@ -25,16 +23,10 @@ async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     await server.stop()
 
 
-def _upgraded(url: str) -> str:
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(migrator.upgrade(url))).result()
-    return url
-
-
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
     """A database with all tables, in a file."""
-    made = Database(_upgraded(sqlite_url))
+    made = Database(templates.upgraded(sqlite_url))
     yield made
     await made.close()
 
@@ -42,6 +34,6 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in ("postgres", "mariadb")])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
     """The same on each of the servers."""
-    made = Database(_upgraded(request.getfixturevalue(f"{request.param}_url")))
+    made = Database(templates.upgraded(request.getfixturevalue(f"{request.param}_url")))
     yield made
     await made.close()

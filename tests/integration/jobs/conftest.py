@@ -8,8 +8,8 @@ import pytest
 
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
 from tests.integration.jobs.plant import Plant
+from tests.servers import templates
 
 
 @pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
@@ -27,7 +27,7 @@ async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 @pytest.fixture
 async def plant(broker_url: str, sqlite_url: str) -> AsyncIterator[Plant]:
     """A broker and a database without nodes."""
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     database = Database(sqlite_url)
     plant = Plant(database, broker_url)
     yield plant

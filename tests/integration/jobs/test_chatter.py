@@ -11,9 +11,9 @@ from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.config.settings import JobsSettings
 from orchestrix.domain.jobs import RUNNING, SUCCEEDED
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
 from tests.fault.proxy import proxied
 from tests.integration.jobs.plant import HASTY, Plant, Task, pause, queues_gone
+from tests.servers import templates
 from tests.support import eventually
 
 pytestmark = pytest.mark.servers
@@ -29,7 +29,7 @@ SEEN = HASTY.model_copy(update={"heartbeat": 80.0, "dead": 400.0})
 async def far(request: pytest.FixtureRequest) -> AsyncIterator[Plant]:
     """A database that is 4 ms away, and a broker that is near."""
     url = str(request.getfixturevalue(f"{'postgres' if request.param == 'postgresql' else 'mariadb'}_url"))
-    await migrator.upgrade(url)
+    templates.upgraded(url)
     server = EmbeddedBroker()
     await server.start()
     with proxied(url) as proxy:

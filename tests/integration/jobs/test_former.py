@@ -15,14 +15,14 @@ from orchestrix.errors import ConflictError, Unavailable
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs
-from orchestrix.persistence.schema import migrator
 from tests.conformance.store.test_jobs import dispatched, now, stored
+from tests.servers import templates
 
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
     """A database with all tables, in a file."""
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     made = Database(sqlite_url)
     for node in ("killed-1", "other-1"):
         await made.run(lambda tx, node=node: nodes.join(tx, node, node[:-2], ["coordinator"]))  # type: ignore[misc]

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
 from tests.integration.orchestration.rig import Rig
+from tests.servers import templates
 
 
 @pytest.fixture
 async def rig(sqlite_url: str) -> AsyncIterator[Rig]:
     """A node that runs, over SQLite and a broker in memory."""
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     database = Database(sqlite_url)
     made = Rig(database)
     await made.start()

@@ -24,9 +24,9 @@ from orchestrix.errors import ConflictError, Invalid, NotFound, Unavailable
 from orchestrix.persistence import dead_letters
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.catalog import Catalog
 from tests.integration.orchestration.house import ADA, CATALOG, CREATE, CREATED, House, report
+from tests.servers import templates
 from tests.support import eventually, holds
 
 MIB = 1024 * 1024
@@ -37,7 +37,7 @@ LIMITED = {CREATE: 2, CREATED: 2}
 def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with nothing but the schema, to be copied."""
     path = tmp_path_factory.mktemp("letters") / "empty.db"
-    asyncio.run(migrator.upgrade(f"sqlite+aiosqlite:///{path}"))
+    templates.upgraded(f"sqlite+aiosqlite:///{path}")
     return path
 
 

@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.state import Instance
 from tests.integration.orchestration.rig import Rig
+from tests.servers import templates
 from tests.support import eventually
 
 WAVE: Final = 20
@@ -26,7 +26,7 @@ DATABASES = ["sqlite", *(pytest.param(name, marks=pytest.mark.servers) for name 
 async def busy_rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """A node over each kind of database."""
     url = request.getfixturevalue(f"{request.param}_url")
-    await migrator.upgrade(url)
+    templates.upgraded(url)
     database = Database(url)
     made = Rig(database)
     await made.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -35,9 +34,9 @@ from orchestrix.persistence import outbox
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.messages import dump, load
 from tests.integration.orchestration.house import ADA, House
+from tests.servers import templates
 from tests.support import eventually
 
 QUEUE = f"{DISPATCH_QUEUE_PREFIX}reports"
@@ -47,7 +46,7 @@ QUEUE = f"{DISPATCH_QUEUE_PREFIX}reports"
 def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with nothing but the schema, to be copied."""
     path = tmp_path_factory.mktemp("letters") / "empty.db"
-    asyncio.run(migrator.upgrade(f"sqlite+aiosqlite:///{path}"))
+    templates.upgraded(f"sqlite+aiosqlite:///{path}")
     return path
 
 

@@ -28,7 +28,6 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.jobs import JobFilter
 from orchestrix.persistence.sagas.instances import InstanceFilter as Live
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.actions.control import act
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.catalog import Catalog
@@ -37,6 +36,7 @@ from orchestrix.saga.effect_keys import effect_key
 from orchestrix.saga.state import Instance
 from tests.integration.jobs.rows import leading
 from tests.integration.orchestration.rig import Rig
+from tests.servers import templates
 from tests.support import eventually, holds
 
 RELEASE = Saga(
@@ -187,7 +187,7 @@ class Yard(Rig):
 async def yard(request: pytest.FixtureRequest) -> AsyncIterator[Yard]:
     """A node over each kind of database."""
     url = request.getfixturevalue(f"{request.param}_url")
-    await migrator.upgrade(url)
+    templates.upgraded(url)
     database = Database(url)
     made = Yard(database)
     await made.start()

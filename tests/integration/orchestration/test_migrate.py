@@ -15,13 +15,13 @@ from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.jobs import JobFilter
 from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.saga_tables import INSTANCES
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import RETRY, Instance
 from orchestrix.saga.versions.migration import NameMapping, marked
 from tests.integration.orchestration.rig import Rig
 from tests.integration.orchestration.test_job_steps import Desk
 from tests.integration.orchestration.test_versions import FIRST, PACK
+from tests.servers import templates
 from tests.support import eventually
 
 BOX = replace(PACK, name="box", state="BOXING", command="cmd.box", event="evt.boxed")
@@ -33,7 +33,7 @@ MAPS = NameMapping({"PACKING": "BOXING", "SENDING": "SHIPPING"}, {"pack": "box",
 @pytest.fixture
 async def rig(sqlite_url: str) -> AsyncIterator[Rig]:
     """A node that has the code of the first version, and looks after wake-ups and jobs."""
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     rig = Rig(Database(sqlite_url), catalog=Catalog([FIRST]), desk=Desk())
     await rig.definitions.record()
     await rig.start()

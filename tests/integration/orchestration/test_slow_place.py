@@ -15,11 +15,11 @@ import pytest
 from orchestrix import COMPLETED, NothingToUndo, RetryPolicy, Saga, Step, clock
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.messages import Command
 from orchestrix.saga.messages import command as read_command
 from tests.integration.orchestration.house import House
+from tests.servers import templates
 from tests.support import eventually
 
 WORK = 0.1
@@ -43,7 +43,7 @@ BREAD = Saga("bread", steps=(BAKE,))
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     """Over SQLite and each kind of broker."""
     url = f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
-    await asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(migrator.upgrade(url)))
+    templates.upgraded(url)
     database, server = Database(url), EmbeddedBroker()
     broker = str(request.getfixturevalue("rabbitmq_url")) if request.param == "rabbitmq" else ""
     if not broker:

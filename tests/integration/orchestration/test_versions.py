@@ -17,12 +17,12 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.sagas import definitions
 from orchestrix.persistence.sagas.definition_store import VersionInUse, stored
 from orchestrix.persistence.sagas.definitions import StoredDefinition
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.advance import advance
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
 from tests.integration.orchestration.rig import CALM, Rig
+from tests.servers import templates
 from tests.support import eventually
 
 PACK = Step("pack", "PACKING", "cmd.pack", "evt.packed", "SENDING", Compensation("cmd.unpack", "evt.unpacked"))
@@ -39,7 +39,7 @@ Nodes = Callable[..., Awaitable[Rig]]
 @pytest.fixture
 async def nodes(sqlite_url: str) -> AsyncIterator[Nodes]:
     """Makes nodes over one database, each with the code that is given, and a broker of its own."""
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     made: list[Rig] = []
 
     async def node(*sagas: Saga, record: bool = True, batch: int = 100) -> Rig:

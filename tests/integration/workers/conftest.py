@@ -10,7 +10,7 @@ from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.topology import saga_topology
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
+from tests.servers import templates
 
 from .world import CATALOG, World
 
@@ -18,7 +18,7 @@ from .world import CATALOG, World
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
     """A database with its schema."""
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     database = Database(sqlite_url)
     yield database
     await database.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +15,10 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.executor_groups import ExecutorGroup
 from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.saga_tables import APPS
-from orchestrix.persistence.schema import migrator
 from orchestrix.saga.effect_keys import effect_key
 from orchestrix.saga.state import Instance, InstanceProgress
 from orchestrix.worker.executor_groups import ExecutorGroups
-from tests.servers import shared
+from tests.servers import shared, templates
 from tests.servers.names import Pool
 from tests.servers.shared import Database as Server
 from tests.servers.sql import emptied, run_sql
@@ -33,31 +31,24 @@ SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("postgresq
 BACK: dict[str, Any] = {"state": "COMPENSATING", "progress": InstanceProgress(todo=("registerApp",), error="no luck")}
 
 
-def upgraded(url: str) -> str:
-    """The address of the database, which has the schema now."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, migrator.upgrade(url)).result()
-    return url
-
-
 @pytest.fixture(scope="module")
 def postgresql(postgres_server: Server, _postgres_databases: Pool) -> Iterator[str]:
     """A database with the schema, for all tests here."""
     with shared.lent(_postgres_databases) as name:
-        yield upgraded(postgres_server.url(name))
+        yield templates.upgraded(postgres_server.url(name))
 
 
 @pytest.fixture(scope="module")
 def mariadb(mariadb_server: Server, _mariadb_databases: Pool) -> Iterator[str]:
     """The same on MariaDB."""
     with shared.lent(_mariadb_databases) as name:
-        yield upgraded(mariadb_server.url(name))
+        yield templates.upgraded(mariadb_server.url(name))
 
 
 @pytest.fixture(scope="module")
 def sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same in a file."""
-    return upgraded(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('sqlite') / 'test.db'}")
+    return templates.upgraded(f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('sqlite') / 'test.db'}")
 
 
 @pytest.fixture(params=["sqlite", *SERVERS])

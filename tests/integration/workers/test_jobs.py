@@ -35,6 +35,7 @@ from orchestrix.worker.jobs.functions import Function, JobFunction, JobTable
 from orchestrix.worker.jobs.runner import JobRunner
 from tests.conformance.port.rig import Proxy, Rig
 from tests.processes import Process, Processes
+from tests.servers import templates
 from tests.support import eventually
 from tests.unit.workers.jobs.house import believed, dispatch
 
@@ -316,7 +317,7 @@ async def process(rig: Rig, processes: Processes, sqlite_url: str, tmp_path: Pat
         "ORCHESTRIX_JOBS__SILENT": "2",
         "ORCHESTRIX_LOG__FORMAT": "pretty",
     }
-    assert (await processes.run_async("db", "upgrade", env=env)).returncode == 0
+    templates.upgraded(sqlite_url)
     process = processes.spawn("worker", "--job-queue", "default", env=env)
     await process.wait_for_line(r"ready  queues=\['default'\]")
     return process

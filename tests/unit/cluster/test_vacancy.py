@@ -14,8 +14,8 @@ from orchestrix.cluster.leader_monitor import LeaderMonitor
 from orchestrix.domain.leases import Candidacy, LeaderMode
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.schema import migrator
 from orchestrix.persistence.tables import leases as table
+from tests.servers import templates
 from tests.support import eventually
 
 LEASE = 0.2
@@ -23,7 +23,7 @@ LEASE = 0.2
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     made = Database(sqlite_url)
     yield made
     await made.close()

@@ -20,7 +20,7 @@ from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs
-from orchestrix.persistence.schema import migrator
+from tests.servers import templates
 
 BEATEN = datetime(2026, 1, 31, 12, 0, 5, tzinfo=UTC)
 
@@ -49,7 +49,7 @@ class Post:
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     database = Database(sqlite_url)
     yield database
     await database.close()

@@ -26,9 +26,9 @@ from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_heartbeats, jobs
-from orchestrix.persistence.schema import migrator
 from tests.conformance.store.test_jobs import dispatched, now, owned, running, stored
 from tests.integration.jobs.rows import joined, leading, stopped
+from tests.servers import templates
 
 NODE = "node-1"
 LIMIT = 30.0
@@ -94,7 +94,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
-    await migrator.upgrade(sqlite_url)
+    templates.upgraded(sqlite_url)
     database = Database(sqlite_url)
     await joined(database, NODE)
     await leading(database, Fence(1, NODE))

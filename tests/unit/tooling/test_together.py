@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.together import TOGETHER, group
+from tests.together import TOGETHER, WAITING, choose, group
 
 TESTS = """
 import os, pytest, time
@@ -35,6 +35,7 @@ def test_a_group_names_what_is_there(start: str) -> None:
 def test_the_first_group_that_fits_counts() -> None:
     assert group("tests/fault/test_crash_points.py::test_dev_dies[x]") == "dev"
     assert group("tests/fault/test_crash_points.py::test_a_process_dies[x]") == "crash points"
+    assert group("tests/fault/test_crash_points_of_jobs.py::test_a_process_dies[x]") == "crash points of jobs"
     assert group("tests/fault/test_links.py::test_slow_links_with_jitter") == "breakable servers"
     assert group("tests/unit/test_x.py::test_y[tests/fault/]") == "tests/unit/test_x.py::test_y[tests/fault/]"
 
@@ -46,6 +47,34 @@ def test_every_test_that_starts_dev_is_in_its_group() -> None:
             if not name.startswith("tests/unit/") and STARTS_DEV.search(test):
                 id = f"{name}::{test.partition('(')[0]}"
                 assert group(id) == "dev", id
+
+
+WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/unit/test_x.py::test_x"
+
+
+@pytest.mark.parametrize(
+    ("others", "chosen"),
+    [
+        ([[], [], []], "crash points"),
+        ([["breakable servers"], [], [DOES]], "crash points"),
+        ([["breakable servers"], [WAITS, DOES], []], DOES),
+        ([["dev"]], DOES),
+        ([[DOES]], "crash points"),
+    ],
+)
+def test_half_of_the_processes_do_not_wait(others: list[list[str]], chosen: str) -> None:
+    assert choose(["crash points", WAITS, DOES, f"{DOES}2"], others) == chosen
+
+
+def test_who_has_nothing_else_to_do_waits_too() -> None:
+    assert choose(["crash points", WAITS], [["breakable servers"]]) == "crash points"
+    assert choose([DOES, f"{DOES}2"], [[DOES]]) == DOES
+
+
+def test_those_that_wait_come_first_in_the_queue() -> None:
+    folders = sorted(f"tests/{path.parent.name}/" for path in (ROOT / "tests").glob("*/__init__.py"))
+    grouped = {start for starts in TOGETHER.values() for start in starts}
+    assert [folder for folder in WAITING if folder not in grouped] == folders[:1]
 
 
 def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
