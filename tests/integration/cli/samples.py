@@ -41,6 +41,16 @@ JOB: Final[dict[str, Any]] = {
     "logCut": False,
     "waitsFor": None,
 }
+ATTEMPT: Final[dict[str, Any]] = {
+    "historyId": JOB["historyId"],
+    "attempt": 1,
+    "state": "RUNNING",
+    "workerId": JOB["workerId"],
+    "error": None,
+    "dispatchedAt": JOB["dispatchedAt"],
+    "startedAt": JOB["startedAt"],
+    "finishedAt": None,
+}
 
 SCHEDULE: Final[dict[str, Any]] = {
     "id": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d21",

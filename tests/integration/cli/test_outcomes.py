@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrix.api.dead_letters.models import DEAD_LETTER
-from orchestrix.api.jobs.models import JOB
-from orchestrix.api.schedules.models import SCHEDULE
 from orchestrix.cli.commands import jobs
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change, problem
+from tests.integration.cli.samples import DEAD_LETTER, JOB, SCHEDULE
 from tests.unit.cli.shell import Shell
 
 JOBS = f"/jobs/{JOB['id']}"

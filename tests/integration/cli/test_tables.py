@@ -6,11 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrix.api.cluster.models import CLUSTER
-from orchestrix.api.dead_letters.models import DEAD_LETTER
-from orchestrix.api.jobs.models import ATTEMPT, JOB
 from orchestrix.cli.output import width
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change
+from tests.integration.cli.samples import ATTEMPT, CLUSTER, DEAD_LETTER, JOB
 from tests.unit.cli.shell import Shell
 
 
