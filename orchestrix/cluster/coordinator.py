@@ -79,7 +79,7 @@ class Coordinator:
             self._life = self._make()
             for told in self.on_rejoin:
                 told(self.node_id)
-            log.warning("joins again as node %s", self.node_id)
+            log.warning("rejoining the cluster as node %s", self.node_id)
             while not await self._begun():
                 failures += 1
                 await asyncio.sleep(backoff(failures))
@@ -88,6 +88,6 @@ class Coordinator:
         try:
             await self._life.start()
         except Exception:
-            log.exception("the new life could not begin, and is tried again")
+            log.exception("rejoining the cluster failed; retrying")
             return False
         return True

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from orchestrix.domain.job_retry_delays import requested_delay, retry_delay
 from orchestrix.errors import ConflictError
+from orchestrix.quantities import duration
 
 PENDING: Final = "PENDING"
 DISPATCHED: Final = "DISPATCHED"
@@ -204,10 +205,18 @@ class AttemptEnding:
         return self.answered and self.counts and self.state == FAILED
 
 
-WORKER_SILENT: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
-ATTEMPT_OVERDUE: Final = AttemptEnding(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
-BROKER_LOST: Final = AttemptEnding(LOST, {"type": "BrokerLost", "message": "the broker lost its memory"}, counts=False)
-BEGUN_TWICE: Final = AttemptEnding(LOST, {"type": "BegunTwice", "message": "begun by another worker"}, counts=False)
+WORKER_SILENT: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker sends no heartbeats any more"})
+ATTEMPT_OVERDUE: Final = AttemptEnding(TIMED_OUT, {"type": TIMEOUT, "message": "timed out"})
+BROKER_LOST: Final = AttemptEnding(LOST, {"type": "BrokerLost", "message": "the broker lost its data"}, counts=False)
+BEGUN_TWICE: Final = AttemptEnding(LOST, {"type": "BegunTwice", "message": "started by another worker"}, counts=False)
+
+
+def timed_out(job: JobRow) -> AttemptEnding:
+    """The ending of an attempt that ran for longer than the job's timeout."""
+    if job.timeout_ms is None:
+        return ATTEMPT_OVERDUE
+    message = f"timed out after {duration(job.timeout_ms / 1000)}"
+    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
 
 
 def dispatched(job: JobRow, history_id: str, now: datetime) -> JobTransition:
@@ -275,7 +284,7 @@ def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
     if job.state == CANCELLED or (job.state == RUNNING and job.cancel_reason is not None):
         return JobTransition(job, stop=job.history_id if job.state == RUNNING else None)
     if job.ended:
-        raise ConflictError(f"the job has ended already: {job.state}")
+        raise ConflictError(f"the job has already ended ({job.state})")
     asked = replace(job, cancel_reason=reason)
     if job.state == RUNNING:
         return JobTransition(_changed(asked, now), stop=job.history_id)

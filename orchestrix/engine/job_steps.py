@@ -102,7 +102,7 @@ class JobSteps:
         return job_let_go(saga, before, after)
 
     def _desk(self) -> JobGateway:
-        assert self.desk is not None, "who moves sagas with jobs has somebody who looks after those"
+        assert self.desk is not None, "sagas with jobs need a job service"
         return self.desk
 
 

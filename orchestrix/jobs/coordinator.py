@@ -30,6 +30,7 @@ from orchestrix.jobs.worker_heartbeats import WorkerHeartbeatListener
 from orchestrix.lifecycle import DelayedService, Service, Services, WakeSignal
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
+from orchestrix.quantities import counted
 from orchestrix.schedules.scheduler import Scheduler
 
 log = logging.getLogger("orchestrix.jobs")
@@ -112,7 +113,7 @@ class JobCoordinator:
                 self.reconcile,
                 footing,
                 self.rebalance,
-                PeriodicDuty("orders to drain", self._obey, self.ordered),
+                PeriodicDuty("drain requests", self._obey, self.ordered),
             ]
         )
 
@@ -147,7 +148,7 @@ class JobCoordinator:
             async with self.around.database.read() as connection:
                 node = await nodes.get(connection, self.node)
             if node is not None and node.state is NodeState.DRAINING:
-                log.info("node %s is told to give its jobs away", self.node)
+                log.info("node %s: drain requested, handing over its jobs", self.node)
                 await self.drain()
         return self.around.cluster.reconcile
 
@@ -162,9 +163,9 @@ class JobCoordinator:
             try:
                 taken = await self.giver.give(SHUTDOWN)
             except RetryableError as away:
-                log.warning("jobs cannot be handed over: %s", away)
+                log.warning("cannot hand over jobs: %s", away)
             else:
-                log.log(logging.INFO if taken else logging.DEBUG, "jobs were handed over: %d", taken)
+                log.log(logging.INFO if taken else logging.DEBUG, "handed over %s", counted(taken, "job"))
 
     def duties(self, fence: Fence) -> Service:
         """The leader's duties: dispatches what is due, makes the runs of schedules, and rescues jobs.
@@ -183,13 +184,13 @@ class JobCoordinator:
         return Services(
             [
                 JobDispatcher(around.database, fence, self.due, around.relay, most_open=most, silent=silent),
-                PeriodicDuty("time-outs of jobs", watchman.look),
-                PeriodicDuty("jobs whose owner is gone", orphanage.orphans, self.orphaned),
-                PeriodicDuty("jobs without owner", orphanage.unowned),
+                PeriodicDuty("job rescuer", watchman.look),
+                PeriodicDuty("orphan detector", orphanage.orphans, self.orphaned),
+                PeriodicDuty("ownerless job detector", orphanage.unowned),
                 self.beats.duty(office),
                 Scheduler(around.database, fence, self.scheduled, due=self.due.set, stop=self.stops.tell),
-                _later("queues of ended jobs", broom.look, QUEUE_CLEANER_DELAY_S),
-                _later("orders that are lost", lost.look, LOST_DISPATCH_DELAY_S),
+                _later("queue cleaner", broom.look, QUEUE_CLEANER_DELAY_S),
+                _later("lost dispatch detector", lost.look, LOST_DISPATCH_DELAY_S),
             ]
         )
 

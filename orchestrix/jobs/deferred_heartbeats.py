@@ -30,7 +30,7 @@ class DeferredHeartbeats:
         self._owed: dict[str, datetime] = {}
         self._wake = WakeSignal()
         self._failures = 0
-        self._loop = Loop("late beats of workers", self._round)
+        self._loop = Loop("deferred worker heartbeats", self._round)
 
     async def start(self) -> None:
         """Begins to wait for rows."""
@@ -66,7 +66,7 @@ class DeferredHeartbeats:
         try:
             await self._database.run(lambda tx: job_heartbeats.beaten(tx, chunk, at), attempts=1)
         except RetryableError as away:
-            log.debug("beats wait for their rows: %s", away)
+            log.debug("worker heartbeats deferred, their rows are locked: %s", away)
             self._owed |= {name: self._owed.pop(name) for name in chunk if name in self._owed}
             return False
         self._owed = {name: its for name, its in self._owed.items() if chunk.get(name) != its}

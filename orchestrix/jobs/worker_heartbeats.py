@@ -47,7 +47,7 @@ class WorkerHeartbeatListener:
         self._office: LeaderContext | None = None
         self._late = DeferredHeartbeats(database)
         self._consumer: Consumer | None = None
-        self._loop = Loop("beats of workers", self._round)
+        self._loop = Loop("worker heartbeats", self._round)
 
     async def start(self) -> None:
         """Begins to listen."""
@@ -83,7 +83,7 @@ class WorkerHeartbeatListener:
         try:
             await self._heed(_beats(deliveries))
         except RetryableError as away:
-            log.debug("beats are lost: %s", away)
+            log.debug("worker heartbeats lost: %s", away)
         finally:
             await self._consumer.acknowledge(deliveries)
 
@@ -151,7 +151,7 @@ class _Hearing:
         try:
             noted = await self._office.database.run(lambda tx: job_heartbeats.beaten(tx, going, at, wait=False))
         except RetryableError as away:
-            log.debug("beats are noted later: %s", away)
+            log.debug("storing worker heartbeats later: %s", away)
             noted = set()
         self._late.owe(set(going) - noted, at)
 
@@ -162,7 +162,7 @@ class _Hearing:
             async with self._office.database.read() as connection:
                 job = await jobs.get(connection, attempt.job_id)
             if job is not None:
-                found.append(StopRequest(job, name, "this attempt is over"))
+                found.append(StopRequest(job, name, "this attempt has ended"))
         return found
 
     async def _reopen(self, told: Iterable[JobRow]) -> None:
@@ -187,7 +187,7 @@ def _beats(deliveries: Iterable[Delivery]) -> list[WorkerHeartbeat]:
         try:
             found.append(messages.read_beat(delivery.body))
         except UnreadableMessage as refused:
-            log.debug("a beat cannot be read: %s", refused)
+            log.debug("unreadable worker heartbeat: %s", refused)
     return found
 
 
@@ -210,5 +210,5 @@ def _latest_heartbeats(beats: Iterable[WorkerHeartbeat]) -> dict[str, WorkerHear
 def _stop(name: str, job: JobRow) -> StopRequest | None:
     """The stop for a worker that reports this attempt of the job, which is its last one."""
     if job.ended or job.state == PENDING:
-        return StopRequest(job, name, job.cancel_reason or "this attempt is over")
+        return StopRequest(job, name, job.cancel_reason or "this attempt has ended")
     return StopRequest(job, name, job.cancel_reason) if job.cancel_reason is not None else None

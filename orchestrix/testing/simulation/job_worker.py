@@ -46,7 +46,7 @@ class JobStepWorker:
         self._sent = sent
         self._wake = WakeSignal()
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._loop = Loop("jobs of the story", self._round)
+        self._loop = Loop("story jobs", self._round)
         self._wake.set()
 
     async def start(self) -> None:
@@ -102,7 +102,7 @@ class JobStepWorker:
                 id, str(begun.job.history_id), "worker", 1, said.status, result=said.result, error=said.error
             )
             moved = rules.reported(begun.job, word, tx.now(), 0.5)
-        assert isinstance(moved, JobTransition), "nobody else says anything"
+        assert isinstance(moved, JobTransition), "only this worker reports"
         await jobs.store(tx, [(job.version, begun.job)], _of(begun))
         await step_results.store_with_results(tx, [(begun.job.version, moved.job)], _of(moved))
 

@@ -32,5 +32,5 @@ class CancelListener:
             try:
                 self._hear(read_cancel(delivery.body))
             except UnreadableMessage as unreadable:
-                LOGGER.warning("a word to stop a job cannot be read: %s", unreadable)
+                LOGGER.warning("unreadable cancel request of a job: %s", unreadable)
         await self._consumer.acknowledge(deliveries)

@@ -56,7 +56,7 @@ def test_what_lies_near_the_wanted_ports(wanted: list[int], ports: list[int]) ->
 
 @pytest.mark.parametrize("host", ["256.1.1.1.invalid", "x" * 300])
 def test_an_unknown_host_is_named(host: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of this machine"):
+    with pytest.raises(ConfigError, match="is not an address of this machine"):
         listening(host, nearby(8080))
 
 
