@@ -14,7 +14,6 @@ from orchestrix.domain.jobs import (
     TIMEOUT,
     AttemptEnding,
     JobRow,
-    timed_out,
 )
 from orchestrix.domain.schedules import HELD_WAKE_AT
 from orchestrix.quantities import duration
@@ -50,6 +49,14 @@ class DiagnosisContext:
     led_since: datetime | None
     is_read: bool = True
     is_empty: bool = False
+
+
+def timed_out(job: JobRow) -> AttemptEnding:
+    """The ending of an attempt that ran for longer than the job's timeout."""
+    if job.timeout_ms is None:
+        return ATTEMPT_OVERDUE
+    message = f"timed out after {duration(job.timeout_ms / 1000)}"
+    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
 
 
 def overdue(job: JobRow, crew: QueueWorkers) -> AttemptEnding:
@@ -142,7 +149,7 @@ def _unheard_of(led: timedelta) -> str:
 
 
 def _begun(led: timedelta) -> str:
-    return f"the leader started {duration(led.total_seconds())} ago"
+    return f"the leader started {duration(int(led.total_seconds()))} ago"
 
 
 def _unheard(job: JobRow, now: datetime, around: DiagnosisContext, crew: str) -> str:
@@ -195,7 +202,7 @@ def _served(queue: str, crew: QueueWorkers) -> tuple[str, str]:
 
 def _idle(queue: str, crew: QueueWorkers) -> str:
     """A hung worker counts as alive until its next heartbeats are missed: the age of its last one tells."""
-    ago = f"last heartbeat {duration(crew.ago)} ago"
+    ago = f"last heartbeat {duration(int(crew.ago))} ago"
     if crew.heard == 1:
         return f"queue {queue}: its only worker ({ago})"
     return f"queue {queue}: each of its {crew.heard} workers ({ago})"

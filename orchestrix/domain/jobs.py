@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from orchestrix.domain.job_retry_delays import requested_delay, retry_delay
 from orchestrix.errors import ConflictError
-from orchestrix.quantities import duration
 
 PENDING: Final = "PENDING"
 DISPATCHED: Final = "DISPATCHED"
@@ -209,14 +208,6 @@ WORKER_SILENT: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "it
 ATTEMPT_OVERDUE: Final = AttemptEnding(TIMED_OUT, {"type": TIMEOUT, "message": "timed out"})
 BROKER_LOST: Final = AttemptEnding(LOST, {"type": "BrokerLost", "message": "the broker lost its data"}, counts=False)
 BEGUN_TWICE: Final = AttemptEnding(LOST, {"type": "BegunTwice", "message": "started by another worker"}, counts=False)
-
-
-def timed_out(job: JobRow) -> AttemptEnding:
-    """The ending of an attempt that ran for longer than the job's timeout."""
-    if job.timeout_ms is None:
-        return ATTEMPT_OVERDUE
-    message = f"timed out after {duration(job.timeout_ms / 1000)}"
-    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
 
 
 def dispatched(job: JobRow, history_id: str, now: datetime) -> JobTransition:

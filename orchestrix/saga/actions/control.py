@@ -145,8 +145,7 @@ def unchanged(instance: Instance, verb: SagaAction) -> str:
 
 def _refusal(instance: Instance, verb: SagaAction) -> str:
     if verb is SagaAction.RETRY and verb in _idle(instance):
-        running = f"attempt {max(instance.tries, 1)} is running with the data it was sent with"
-        return f"cannot retry: {running}; pause it, edit, then resume"
+        return f"cannot retry: attempt {max(instance.tries, 1)} is running; to change its data pause, edit, then resume"
     if verb is SagaAction.EDIT and instance.live and not instance.blocker:
         return f"cannot edit while the saga is running (state {instance.state}); pause it first"
     held = f" and blocked ({instance.blocker})" if instance.blocker else ""

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import ATTEMPT_OVERDUE, PENDING, AttemptStatus, JobAttempt, JobRow, JobTransition
+from orchestrix.domain.job_diagnosis import timed_out
+from orchestrix.domain.jobs import PENDING, AttemptStatus, JobAttempt, JobRow, JobTransition
 from orchestrix.jobs import step_results
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction
@@ -96,7 +97,7 @@ class JobStepWorker:
         if job.ended:
             return
         begun = rules.dispatched(job, clock.uuid7(), tx.now())
-        moved: object = rules.ended(begun.job, replace(ATTEMPT_OVERDUE, retryable=False), tx.now(), 0.5)
+        moved: object = rules.ended(begun.job, replace(timed_out(job), retryable=False), tx.now(), 0.5)
         if said is not None:
             word = AttemptStatus(
                 id, str(begun.job.history_id), "worker", 1, said.status, result=said.result, error=said.error

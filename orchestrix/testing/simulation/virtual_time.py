@@ -292,7 +292,7 @@ class _NoFiles(selectors.SelectSelector):
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if self.get_map():
-            raise UnsupportedOnVirtualTime("a socket cannot be used on virtual time")
+            raise UnsupportedOnVirtualTime("a socket cannot run on virtual time")
         return super().register(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

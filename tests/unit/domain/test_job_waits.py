@@ -39,12 +39,12 @@ CREWS = [
     (QueueWorkers(), "no worker serves queue reports: start one with "),
     (
         QueueWorkers(1, 2, 12.7),
-        "queue reports: its only worker (last heartbeat 13 s ago) is busy, hangs or does not receive it: start more"
+        "queue reports: its only worker (last heartbeat 12 s ago) is busy, hangs or does not receive it: start more"
         " with ",
     ),
     (
         QueueWorkers(3, 0, 0.5),
-        "queue reports: each of its 3 workers (last heartbeat 0.5 s ago) is busy, hangs or does not receive it: start"
+        "queue reports: each of its 3 workers (last heartbeat 0 s ago) is busy, hangs or does not receive it: start"
         " more with ",
     ),
     (QueueWorkers(0, 1), "queue reports: the only worker sends no heartbeats any more: start one with "),

@@ -263,7 +263,7 @@ def test_a_failed_expectation_shows_what_happened() -> None:
         "worker  begins cmd.pay",
         'worker  evt.paid {"paid": 12}',
         "node    cmd.refund attempt 1",
-        "FAILED  undone: evt.stepFailed: NoStock: as told  (orchestrator)",
+        "FAILED  undone: evt.stepFailed: NoStock: stubbed  (orchestrator)",
     ):
         assert line in text
 
@@ -312,7 +312,7 @@ def test_what_cannot_be_played_is_a_sentence() -> None:
     for call, says in (
         (lambda: given(ORDER).run(), r'cmd.reserve has no handler: give one, or use story.when\("cmd.reserve"\)'),
         (lambda: given(ORDER, handlers=test_a_good_run), "test_a_good_run handles no command"),
-        (lambda: given(ORDER, handlers=[{"cmd.eat": _nothing}]), "saga 'order' has no command cmd.eat: it has cmd.res"),
+        (lambda: given(ORDER, handlers=[{"cmd.eat": _nothing}]), "saga 'order' has no command cmd.eat; it has cmd.res"),
         (lambda: story.when("cmd.eat"), "saga 'order' has no command cmd.eat"),
         (lambda: story.when("cmd.pay").times(2), "stub the answer first"),
         (lambda: story.when("cmd.pay").succeeds().fails("No"), "already has an answer for all attempts"),
