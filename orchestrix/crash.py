@@ -146,9 +146,9 @@ def arm(environ: Mapping[str, str]) -> None:
 def _read(wanted: str) -> _Countdown:
     match = re.fullmatch(r"([a-z0-9_.]+):([1-9][0-9]{0,8})", wanted)
     if match is None:
-        raise ConfigError(f"{SETTING}={wanted}: write POINT:N, for the N-th passage, as in outbox.after_publish:3")
+        raise ConfigError(f"{SETTING}={wanted}: write POINT:N for the N-th passage, e.g. outbox.after_publish:3")
     if match[1] not in POINTS and not is_own(match[1]):
-        raise ConfigError(f"{SETTING}={wanted}: there is no point {match[1]}; there are {', '.join(POINTS)}")
+        raise ConfigError(f"{SETTING}={wanted}: unknown crash point {match[1]}; known are {', '.join(POINTS)}")
     return _Countdown(match[1], int(match[2]))
 
 
@@ -172,8 +172,8 @@ def crash_point(name: str) -> None:
     if _armed is None and _heard is None:
         return
     if not is_own(name):
-        example = "write two words with a dot, as mail.sent"
-        raise ConfigError(f"crash_point({name!r}): {example}, of which {', '.join(sorted(RESERVED))} is not the first")
+        example = "write two words with a dot, e.g. mail.sent"
+        raise ConfigError(f"crash_point({name!r}): {example}, the first not one of {', '.join(sorted(RESERVED))}")
     if _heard is not None:
         _heard(name)
     point(name)

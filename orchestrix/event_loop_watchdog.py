@@ -70,8 +70,7 @@ class EventLoopWatchdog:
         where = f"{guilty.f_globals.get('__name__', '?')}.{guilty.f_code.co_qualname}"
         stack = "".join(traceback.format_stack(frame, limit=30))
         log.warning(
-            "%s has kept everything else in this process waiting for %.1f s: await what takes long, or write a def,"
-            " which runs in a thread",
+            "%s blocked the event loop for %.1f s: await what takes long, or write a def, which runs in a thread",
             where,
             lag,
             extra={"stack": stack},

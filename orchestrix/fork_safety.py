@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 RETURNED_FROM_FORK_TEXT: Final = (
-    "a process that was forked by a handler has come back from it; it ends here, for the worker is its parent:"
-    " use multiprocessing, or leave it by os._exit\n"
+    "a process forked by a handler returned from the handler; it ends here, because the worker is its parent:"
+    " use multiprocessing, or end the child by os._exit\n"
 )
 EXIT_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h."""

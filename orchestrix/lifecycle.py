@@ -16,6 +16,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 from orchestrix import clock, fork_safety
 from orchestrix.errors import RetryableError, StaleTermError
 from orchestrix.event_loop_watchdog import EventLoopWatchdog
+from orchestrix.quantities import counted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,7 +95,7 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     until = clock.monotonic() + ABANDON_AFTER_S
     while running := [task for task in tasks if not task.done()]:
         if clock.monotonic() >= until:
-            log.error("did not end within %g s and is left alone: %s", ABANDON_AFTER_S, _names(running))
+            log.error("tasks did not stop within %g s; abandoned: %s", ABANDON_AFTER_S, _names(running))
             abandon(*running)
             break
         for task in running:
@@ -125,7 +126,7 @@ async def shielded(work: Awaitable[T]) -> T:
 def _forgotten(task: asyncio.Future[Any]) -> None:
     _left.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.debug("what was left behind has failed", exc_info=error)
+        log.debug("abandoned work failed", exc_info=error)
 
 
 async def stop_stage(doing: str, work: Awaitable[None], within: float) -> None:
@@ -140,7 +141,7 @@ async def stop_stage(doing: str, work: Awaitable[None], within: float) -> None:
         abandon(task)
         raise
     if not task.done():
-        log.error("%s has not ended within %g s, and is left behind", doing, within)
+        log.error("%s did not finish within %g s; abandoned", doing, within)
         task.cancel()
         abandon(task)
     elif not task.cancelled() and (error := task.exception()) is not None:
@@ -178,7 +179,7 @@ async def _all_ended() -> bool:
         await asyncio.wait(rest, timeout=EXIT_GRACE_S)
     stubborn = [task for task in rest if not task.done()]
     if stubborn:
-        log.error("did not stop in time; abandoned until the process exits: %s", _names(stubborn))
+        log.error("tasks did not stop in time; abandoned until process exit: %s", _names(stubborn))
     return not stubborn
 
 
@@ -211,7 +212,7 @@ class DaemonThreadPool(ThreadPoolExecutor):
         """Waits for `EXIT_GRACE_S` seconds; what still runs then is logged, and ends with the process."""
         with self._changed:
             if wait and not self._changed.wait_for(lambda: not self._running, EXIT_GRACE_S):
-                log.error("calls in threads that do not end, and end with the process: %d", self._running)
+                log.error("%s did not stop in time; abandoned until process exit", counted(self._running, "thread"))
 
     def _work(self) -> None:
         while True:
@@ -260,7 +261,7 @@ class Loop:
             try:
                 await self._work()
                 if failures:
-                    log.warning("%s goes on", self._name)
+                    log.warning("%s resumed", self._name)
                 failures = 0
             except Exception as error:
                 self._report(error, failures)
@@ -269,9 +270,9 @@ class Loop:
 
     def _report(self, error: Exception, failures: int) -> None:
         if not isinstance(error, RetryableError | StaleTermError):
-            log.error("%s failed and is tried again", self._name, exc_info=error)
+            log.error("%s failed; retrying", self._name, exc_info=error)
         elif failures == 0:
-            log.warning("%s waits: %s", self._name, error)
+            log.warning("%s paused: %s", self._name, error)
 
 
 class DelayedService:
@@ -283,7 +284,7 @@ class DelayedService:
     def __init__(self, name: str, part: Service, seconds: float) -> None:
         self._part = part
         self._seconds = seconds
-        self._loop = Loop(f"beginning of {name}", self._round)
+        self._loop = Loop(f"start of {name}", self._round)
 
     async def start(self) -> None:
         """Begins to wait."""

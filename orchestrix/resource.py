@@ -95,13 +95,13 @@ class Resource:
         if not (isinstance(self.path, str) and PATH.fullmatch(self.path)):
             raise self.refused("path must be like /orders: lower case, one part")
         if self.path[1:] in OWN_PATHS:
-            raise self.refused("the API has calls of its own there: choose another path")
+            raise self.refused("this path is reserved by the API: choose another path")
         self._check_apps()
         for what, model in (("request", self.request), ("answer", self.answer)):
             if not (isinstance(model, type) and issubclass(model, BaseModel)):
                 raise self.refused(f"{what} must be a pydantic model")
         if self.request.__name__ == self.answer.__name__:
-            raise self.refused(f"request and answer are both named {self.answer.__name__}: rename one")
+            raise self.refused(f"request and answer have the same name, {self.answer.__name__}: rename one")
         if self.key_name in (*FIXED, "saga"):
             raise self.refused(f"key_name cannot be {self.key_name!r}, which every instance has: choose another")
         sent = (called_in_data(*field) for field in self.request.model_fields.items())
@@ -110,9 +110,9 @@ class Resource:
 
     def _check_apps(self) -> None:
         if self.path == APPS and self.saga.name != APP:
-            raise self.refused(f"that is the path of the saga {APP!r}, not of {self.saga.name!r}: choose another path")
+            raise self.refused(f"this path belongs to the saga {APP!r}, not to {self.saga.name!r}: choose another path")
         if self.saga.name == APP and self.path != APPS:
-            raise self.refused(f"the saga {APP!r} is at {APPS} alone: take that path, or rename the saga")
+            raise self.refused(f"the saga {APP!r} is served at {APPS} only: use that path, or rename the saga")
         if self.path == APPS and self.key_name != APP_NAME:
             raise self.refused(f"key_name must be {APP_NAME!r} at {APPS}: `orchestrix apps` sends it")
 

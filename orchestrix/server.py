@@ -48,7 +48,7 @@ sooner."""
 BEGIN_S: Final = 5.0
 """Seconds that an ASGI server's start waits for the database; then it serves, and says that it is starting."""
 ROLES: Final = ("api", "orchestrator", "coordinator")
-_NAME_IT: Final = "name it by ORCHESTRIX_{}, or by {} in orchestrix.toml"
+_NAME_IT: Final = "set ORCHESTRIX_{}, or {} in orchestrix.toml"
 TRUSTED_PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
 """uvicorn's own variable: whose `X-Forwarded-For` is believed. Without it nobody's is, for anybody can send one."""
 
@@ -159,7 +159,7 @@ def _settings(path: Path | str | None) -> Settings:
 def _with_api(roles: Iterable[str]) -> frozenset[str]:
     chosen = frozenset(roles)
     if strange := sorted(chosen - set(ROLES)):
-        raise ConfigError(f"{strange[0]!r} is no role: take some of {', '.join(ROLES)}")
+        raise ConfigError(f"unknown role {strange[0]!r}: known are {', '.join(ROLES)}")
     if "api" not in chosen:
         raise ConfigError("an application needs the role api: run `orchestrix serve` for a node without it")
     return chosen
@@ -168,9 +168,9 @@ def _with_api(roles: Iterable[str]) -> frozenset[str]:
 def _broker_url(settings: Settings) -> str:
     """Raises `ConfigError` also without a database: what `dev` has in a folder is not looked at here."""
     if settings.database_url is None:
-        raise ConfigError(f"no database is named: {_NAME_IT.format('DATABASE_URL', 'database_url')}")
+        raise ConfigError(f"no database given: {_NAME_IT.format('DATABASE_URL', 'database_url')}")
     if settings.broker_url in (None, "embedded"):
-        named = "the embedded broker lives inside `orchestrix dev`" if settings.broker_url else "no broker is named"
+        named = "the embedded broker runs only inside `orchestrix dev`" if settings.broker_url else "no broker given"
         raise ConfigError(f"{named}: {_NAME_IT.format('BROKER_URL', 'broker_url')}")
     return settings.broker_url
 
@@ -193,14 +193,13 @@ class _Entrance:
 
     def _refused(self, scope: Scope) -> Problem | None:
         if self.inner is None:
-            said = "This application is not started: its ASGI server has to run its lifespan."
+            said = "This application is not started: its ASGI server must run its lifespan."
             return Problem("unavailable", said, headers={"Retry-After": "1"})
         if self._only_here and not _is_here(scope):
             return Problem(
                 "misdirected",
-                "Authentication is disabled, so this API answers on loopback alone: name who may use it, by "
-                "ORCHESTRIX_API__TOKENS=name:secret,… or, where something else keeps others out, set "
-                "ORCHESTRIX_API__AUTH=none.",
+                "Authentication is disabled, so this API answers only on loopback. Set "
+                "ORCHESTRIX_API__TOKENS=name:secret,…, or ORCHESTRIX_API__AUTH=none if something else controls access.",
             )
         return None
 
@@ -336,13 +335,13 @@ async def _stop(
     Each stage has a timeout: what does not end in it is logged, and abandoned.
     """
     node.health.draining = True
-    await stop_stage("giving up the lead", node.resign(), RESIGN_TIMEOUT_S)
+    await stop_stage("resigning as leader", node.resign(), RESIGN_TIMEOUT_S)
     if worker is not None:
         await stop_stage("stopping the worker", worker.stop(), worker.within)
     await stop_stage("leaving the cluster", node.retire(), node.within)
     if server is not None and serving is not None:
         server.should_exit = True
-        await stop_stage("ending HTTP", serving, STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S)
+        await stop_stage("stopping the HTTP server", serving, STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S)
     await stop_stage("stopping the node", node.stop(), STOP_NODE_TIMEOUT_S)
 
 

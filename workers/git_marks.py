@@ -88,7 +88,7 @@ def refuse_undone(root: Path, context: Context) -> None:
     """Raises `Permanent` if this attempt was undone before it has come into effect. Only while `alone`."""
     tombstone = _read(root / TOMBSTONES / f"{context.app_id}.json")
     if is_own(tombstone, context) and context.attempt <= attempt_in(tombstone, UNDONE):
-        raise Permanent("Undone", f"attempt {context.attempt} of {context.step} was undone before it was done")
+        raise Permanent("Undone", f"attempt {context.attempt} of {context.step} was undone before it ran")
 
 
 def sync(path: Path | str) -> None:

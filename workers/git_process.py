@@ -12,7 +12,7 @@ from typing import Final
 
 from orchestrix import Transient, Unavailable
 
-INSTALL: Final = "install git (`apt-get install git`), or set ORCHESTRIX_GIT__PROVIDER=simulated to try without"
+INSTALL: Final = "install git (`apt-get install git`), or set ORCHESTRIX_GIT__PROVIDER=simulated to try it without git"
 LIMIT_S: Final = 20.0
 """Seconds that git has to say its version."""
 AUTHOR: Final = "Orchestrix <orchestrix@localhost>"
@@ -83,7 +83,7 @@ async def _git(*arguments: str, stdin: bytes = b"") -> None:
         raise
     if process.returncode != 0:
         said = stderr.decode(errors="replace").strip()[-500:]
-        raise Transient("GitFailed", f"git ended with code {process.returncode}: {said or 'it said nothing'}")
+        raise Transient("GitFailed", f"git exited with code {process.returncode}: {said or 'no output'}")
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

@@ -51,10 +51,10 @@ class GitSettings(BaseModel):
             raise ValueError("cmd.createGitRepo needs git, which is not on this machine's PATH", INSTALL)
         there = next(place for place in (self.folder, *self.folder.parents) if os.path.lexists(place))
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            what = "is no folder" if not there.is_dir() else "may not be written"
+            what = "is not a folder" if not there.is_dir() else "is not writable"
             raise ValueError(
                 f"ORCHESTRIX_GIT__ROOT: {self.folder} cannot be used, for {there} {what}",
-                "name a folder that this user may write",
+                "choose a folder that this user can write",
             )
         return version
 
@@ -149,7 +149,7 @@ def _is_mine(final: Path, context: Context) -> bool:
         return False
     found = made_by(final)
     if not is_own(found, context):
-        raise Permanent("ForeignRepository", f"{final} is there already, and this step did not make it{_whose(found)}")
+        raise Permanent("ForeignRepository", f"{final} already exists and was not created by this step{_whose(found)}")
     if attempt_in(found) < context.attempt:
         take_over(final, context)
     return True
@@ -172,7 +172,7 @@ def _put_away(root: Path, context: Context) -> Path | None:
         return target if is_own(made_by(target), context) else None
     found = made_by(final)
     if not is_own(found, context):
-        raise Permanent("ForeignRepository", f"{final} was not made by the step that is undone{_whose(found)}")
+        raise Permanent("ForeignRepository", f"{final} was not created by the step being undone{_whose(found)}")
     if attempt_in(found) > (context.undoes_attempt or 0):
         return None  # the saga was retried by a person since, and this compensation arrives late
     target.parent.mkdir(exist_ok=True)
@@ -191,7 +191,7 @@ def _whose(marker: Mapping[str, Any]) -> str:
     if not isinstance(marker.get("appName"), str):
         return ""
     name, id = marker["appName"], marker.get("correlationId")
-    return f" but that of app {name!r} (correlation id {id}): move it away, or name another ORCHESTRIX_GIT__ROOT"
+    return f", it belongs to app {name!r} (correlation id {id}): move it away, or set another ORCHESTRIX_GIT__ROOT"
 
 
 def _seal(draft: Path, context: Context) -> None:
@@ -204,7 +204,7 @@ def _seal(draft: Path, context: Context) -> None:
 
 def _storage(root: Path, error: OSError) -> Transient:
     why = error.strerror or str(error)
-    return Transient("Storage", f"the repository cannot be stored in {root}: {why}")
+    return Transient("Storage", f"cannot store the repository in {root}: {why}")
 
 
 def _prepare(root: Path) -> None:

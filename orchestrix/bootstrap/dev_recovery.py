@@ -17,14 +17,15 @@ from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.job_filter import JobFilter
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix")
 
 JOBS_PER_TRANSACTION: Final = 200
 CUT_OFF: Final = AttemptEnding(
-    LOST, {"type": WORKER_STOPPED, "message": "a second signal ended `orchestrix dev` before the job"}, counts=False
+    LOST, {"type": WORKER_STOPPED, "message": "a second signal stopped `orchestrix dev` before the job"}, counts=False
 )
-DIED: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker was killed with its `orchestrix dev`"})
+DIED: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "the worker was killed with `orchestrix dev`"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,9 @@ class RecoveryResult:
 
     def told(self) -> list[str]:
         """A sentence about that, if there is anything to say."""
-        both = ((self.again, "begin anew", "begins anew"), (self.failed, "have failed", "has failed"))
-        parts = [f"{_jobs(count)} {one if count == 1 else many}" for count, many, one in both if count]
-        return [f"the last dev was killed at work: {', '.join(parts)}"] if parts else []
-
-
-def _jobs(count: int) -> str:
-    return "1 job" if count == 1 else f"{count} jobs"
+        both = ((self.again, "restarted"), (self.failed, "failed"))
+        parts = [f"{counted(count, 'job')} {outcome}" for count, outcome in both if count]
+        return [f"the previous `orchestrix dev` was killed with jobs running: {', '.join(parts)}"] if parts else []
 
 
 async def declare_dead(database: Database, former: PreviousDev) -> RecoveryResult:
@@ -71,10 +68,10 @@ async def declare_dead(database: Database, former: PreviousDev) -> RecoveryResul
             for one in await _end(database, former, ids[begin:][:JOBS_PER_TRANSACTION])
         ]
     except (RetryableError, ConflictError) as away:
-        log.warning("what the last dev was at when it was killed is lost only when it was silent for long: %s", away)
+        log.warning("jobs of the killed `orchestrix dev` are lost only after the heartbeat timeout: %s", away)
         return RecoveryResult()
     except Exception:  # a bug; it would keep each `dev` of the folder from starting
-        log.exception("what the last dev was at when it was killed could not be ended")
+        log.exception("cannot end the running jobs of the killed `orchestrix dev`")
         return RecoveryResult()
     again, cancelled = moved.count(PENDING), moved.count(CANCELLED)
     return RecoveryResult(again, len(moved) - again - cancelled)

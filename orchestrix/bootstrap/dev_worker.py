@@ -18,6 +18,7 @@ from orchestrix.broker.topology import (
     status_queue,
     worker_heartbeat_queue,
 )
+from orchestrix.quantities import counted
 from orchestrix.worker.worker import Worker
 
 LAST_WRITES_TIMEOUT_S: Final = 10.0
@@ -25,9 +26,9 @@ LAST_WRITES_TIMEOUT_S: Final = 10.0
 WORKER_STOP_GRACE_S: Final = 20.0
 """Seconds that a worker may take beyond its own stop time: what has not ended then is reported as given up."""
 POLL_INTERVAL_S: Final = 0.02
-AT_NEXT_START: Final = "what is cut off begins anew at the next start"
+AT_NEXT_START: Final = "commands and jobs that are cut off restart at the next start"
 ELSEWHERE: Final = (
-    "other workers get the commands, and a job's attempt is lost, after which it goes on as its retries say"
+    "commands are redelivered to other workers; a running job attempt is lost and retried if retries remain"
 )
 
 log = logging.getLogger("orchestrix")
@@ -37,26 +38,22 @@ def log_stopping(worker: Worker, patience: float, cut: str) -> None:
     """Logs what is waited for, up to `patience` seconds, and that a second signal cuts it off: `cut` is what happens
     then.
     """
-    count, held = _at_work(worker)
-    if count:
-        is_, it = ("is", "it") if count == 1 else ("are", "them")
-        log.warning(
-            "%s %s at work, with up to %g s to end; a second Ctrl-C cuts %s off: %s", held, is_, patience, it, cut
-        )
+    held = _running(worker)
+    if held:
+        log.warning("stopping: waiting up to %g s for %s. Press Ctrl-C again to stop now (%s)", patience, held, cut)
 
 
 def log_cut_off(worker: Worker, cut: str) -> None:
     """Logs what a second signal has cut off, and what happens then."""
-    count, held = _at_work(worker)
-    if count:
-        log.warning("cut off at work: %s; %s", held, cut)
+    held = _running(worker)
+    if held:
+        log.warning("stopped before the end: %s; %s", held, cut)
 
 
-def _at_work(worker: Worker) -> tuple[int, str]:
-    """How much the worker has in progress, and what, in words."""
+def _running(worker: Worker) -> str:
+    """What the worker has in progress, in words: `1 running job and 2 running commands`; empty without any."""
     counts = {"job": len(worker.jobs.held) if worker.jobs is not None else 0, "command": worker.held}
-    told = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
-    return sum(counts.values()), " and ".join(told)
+    return " and ".join(counted(count, f"running {what}") for what, count in counts.items() if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ class DevWorker:
                 for queues in (self._spoken, self._refused):  # what is refused was published before
                     await self._settled(set(queues()))
         except TimeoutError:
-            log.warning("not all that the worker has said could be written: what is missing is done again")
+            log.warning("the last reports of the worker could not all be stored; the work they report is done again")
 
     def cut_off(self) -> None:
         """A second signal has come, and ends all at once."""

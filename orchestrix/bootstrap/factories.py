@@ -35,7 +35,7 @@ FLUSH_TIMEOUT_S: Final = 0.5
 def open_database(settings: Settings) -> Database:
     """The database of `settings`; nothing is connected yet. Raises `ConfigError` if none is named."""
     if settings.database_url is None:
-        raise ConfigError("no database is named: set ORCHESTRIX_DATABASE_URL, or run `orchestrix dev` in this folder")
+        raise ConfigError("no database given: set ORCHESTRIX_DATABASE_URL, or run `orchestrix dev` in this folder")
     return Database(settings.database_url, pool_size=settings.database.pool_size)
 
 
@@ -82,7 +82,7 @@ def broker_trouble(broker: Broker) -> Callable[[], str | None]:
     def probe() -> str | None:
         if broker.state is not LinkState.UP:
             return broker.trouble or f"the broker is {broker.state.value}"
-        return f"the broker takes no messages: {broker.blocked}" if broker.blocked else broker.mismatch
+        return f"the broker is blocked and takes no messages: {broker.blocked}" if broker.blocked else broker.mismatch
 
     return probe
 
@@ -100,9 +100,10 @@ async def check_revision(database: Database) -> None:
     if current == migrator.HEAD:
         return
     if current is None or current < migrator.HEAD:
-        have = f"is at {current}" if current else "has no schema"
+        have = f"is at revision {current}" if current else "has no schema"
         raise SchemaMismatch(f"the database {have}, this version needs {migrator.HEAD}: run `orchestrix db upgrade`")
-    raise SchemaMismatch(f"the database is at {current}, ahead of this version ({migrator.HEAD}): upgrade this program")
+    newer = f"the database is at revision {current}, newer than this version ({migrator.HEAD})"
+    raise SchemaMismatch(f"{newer}: upgrade Orchestrix")
 
 
 class DatabaseWatch:
@@ -120,7 +121,7 @@ class DatabaseWatch:
 
     async def start(self) -> None:
         """Begins to ping."""
-        self._task = asyncio.create_task(self._run(), name="database watch")
+        self._task = asyncio.create_task(self._run(), name="database monitor")
 
     async def stop(self) -> None:
         """Stops pinging."""
@@ -159,7 +160,7 @@ class DatabaseWatch:
             except (Unavailable, TimeoutError) as away:
                 self._trouble = str(away) or "the database does not answer"
             except Exception as error:
-                self._trouble = f"the database cannot be asked: {type(error).__name__}"
+                self._trouble = f"the database check failed: {type(error).__name__}"
                 log.debug("ping failed", exc_info=error)
             await asyncio.sleep(self._every)
 

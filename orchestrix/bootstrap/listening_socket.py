@@ -60,5 +60,5 @@ def _address(host: str, port: int) -> tuple[int, Any]:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{host!r} is no address of this machine: write 127.0.0.1 or 0.0.0.0") from error
+        raise ConfigError(f"{host!r} is not an address of this machine: write 127.0.0.1 or 0.0.0.0") from error
     return family, address

@@ -34,7 +34,7 @@ class WriteProbe:
         self._task: asyncio.Task[None] | None = None
         self._count = 0
         self._told = False
-        self.trouble: str | None = "the database has not taken a write yet"
+        self.trouble: str | None = "the database has not accepted a write yet"
 
     async def start(self) -> None:
         """Begins to write. The tables have to be there."""
@@ -61,7 +61,7 @@ class WriteProbe:
                 written = self._database.written_at
                 late = written is None or written < began
                 began = clock.monotonic()
-                self._note(f"the database has not taken a write within {PROBE_TIMEOUT_S:g} s" if late else None)
+                self._note(f"the database has not accepted a write within {PROBE_TIMEOUT_S:g} s" if late else None)
             return _trouble(writing)
         finally:
             if not writing.done():
@@ -76,10 +76,10 @@ class WriteProbe:
     def _note(self, trouble: str | None) -> None:
         """Logs it once, and once more when it is over."""
         if trouble is not None and not self._told:
-            log.warning("the database takes no writes: %s", trouble)
+            log.warning("the database does not accept writes: %s", trouble)
         elif trouble is None and self._told:
             self._database.renew()  # before anybody is told that all is well
-            log.warning("the database takes writes again")
+            log.warning("the database accepts writes again")
         self._told = trouble is not None
         self.trouble = trouble
 
@@ -91,4 +91,4 @@ def _trouble(writing: asyncio.Future[None]) -> str | None:
     if isinstance(error, RetryableError | SchemaMismatch):
         return str(error)
     log.debug("the write probe failed", exc_info=error)
-    return f"the database cannot be written: {type(error).__name__}"
+    return f"the write check of the database failed: {type(error).__name__}"

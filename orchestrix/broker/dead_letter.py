@@ -12,6 +12,7 @@ from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing, Published
 from orchestrix.broker.topology import DEAD
 from orchestrix.lifecycle import backoff
+from orchestrix.quantities import counted
 from orchestrix.saga.messages import dump
 
 log = logging.getLogger("orchestrix.dead_letters")
@@ -86,7 +87,8 @@ async def publish_dead_letter(broker: Broker, consumer: Consumer, dead: Sequence
     failures = 0
     if dead:
         delivery, reason = dead[0]
-        log.warning("messages go to the dead letters, the first one of %s (%s): %d", delivery.queue, reason, len(dead))
+        first = "the first one " if len(dead) > 1 else ""
+        log.warning("%s dead-lettered, %sfrom %s: %s", counted(len(dead), "message"), first, delivery.queue, reason)
     while left := [one for one in left if consumer.alive(one[0])]:
         results = await broker.publish([FORMS[form](delivery, reason) for delivery, reason, form in left])
         tried = list(zip(left, results, strict=True))
@@ -97,10 +99,10 @@ async def publish_dead_letter(broker: Broker, consumer: Consumer, dead: Sequence
         ]
         if left:
             if failures == 0:
-                log.warning("dead letters wait for the broker: %d: %s", len(left), _detail(tried))
+                log.warning("cannot publish %s yet; retrying: %s", counted(len(left), "dead letter"), _detail(tried))
             failures += 1
             await asyncio.sleep(backoff(failures))
 
 
 def _detail(tried: Sequence[tuple[object, Published]]) -> str:
-    return next((result.detail for _, result in tried if result.detail), "no answer")
+    return next((result.detail for _, result in tried if result.detail), "no confirm")

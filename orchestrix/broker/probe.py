@@ -29,7 +29,7 @@ async def takes_messages(broker: Broker) -> bool:
     if broker.state is not LinkState.UP or broker.blocked is not None:
         return False
     probe = Outgoing("", UNROUTABLE_KEY, b"{}", clock.uuid7(), type="probe")
-    sending = asyncio.create_task(broker.publish([probe], PROBE_TIMEOUT_S), name="probe of the broker")
+    sending = asyncio.create_task(broker.publish([probe], PROBE_TIMEOUT_S), name="broker probe")
     try:
         while not sending.done() and broker.blocked is None:
             await asyncio.wait([sending], timeout=BLOCKED_POLL_INTERVAL_S)
@@ -43,7 +43,7 @@ class BrokerProbe:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._loop = Loop("probe of the broker", self._round)
+        self._loop = Loop("broker probe", self._round)
 
     async def start(self) -> None:
         """Begins to probe."""

@@ -78,7 +78,7 @@ class Coordinator:
                 return
             failures = 0
             self._life = self._make()
-            log.warning("joins again as node %s", self.node_id)
+            log.warning("rejoining the cluster as node %s", self.node_id)
             while not await self._begun():
                 failures += 1
                 await asyncio.sleep(backoff(failures))
@@ -87,6 +87,6 @@ class Coordinator:
         try:
             await self._life.start()
         except Exception:
-            log.exception("the new life could not begin, and is tried again")
+            log.exception("rejoining the cluster failed; retrying")
             return False
         return True

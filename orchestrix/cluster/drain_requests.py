@@ -38,7 +38,7 @@ class DrainRequester:
         node = await nodes.drain(tx, node_id) or await nodes.drain(tx, await _called(tx, node_id))
         assert node is not None, "it was read in this transaction"
         if node.state not in LIVE:
-            raise ConflictError(f"node {node_id} has ended: {node.state.value}")
+            raise ConflictError(f"node {node_id} is already {node.state.value}: nothing to drain")
         return node
 
 
@@ -46,8 +46,8 @@ async def _called(tx: Transaction, name: str) -> str:
     """The id of the one node of that name."""
     found = await nodes.living_called(tx, name)
     if not found:
-        raise NotFound(f"there is no node {name[:100]!r}: `orchestrix cluster status` shows the ids")
+        raise NotFound(f"unknown node {name[:100]!r}: `orchestrix cluster status` lists the ids")
     if len(found) > 1:
         ids = ", ".join(node.id for node in found[:10])
-        raise ConflictError(f"{len(found)} nodes are called {name}, so name one by its id: {ids}")
+        raise ConflictError(f"{len(found)} nodes are named {name}; give the id of one: {ids}")
     return found[0].id

@@ -66,7 +66,7 @@ class FailureDetector:
         self._absences = MissingNodes(patience.presence)
         self._generation = -1
         self._present: set[str] = set()
-        self._loop = Loop("death watch", self._round)
+        self._loop = Loop("failure detector", self._round)
 
     async def start(self) -> None:
         """Begins to check."""
@@ -81,11 +81,11 @@ class FailureDetector:
         others = [node for node in living.nodes if node.id != self._fence.holder]
         for node in others:
             if is_silent(node, now=living.now, since=since, limit=self._patience.dead):
-                await self._bury(node, f"not heard of since {node.beat_at:%H:%M:%S}")
+                await self._bury(node, f"last heartbeat {node.beat_at:%H:%M:%S} UTC")
         gone = self._absences.look(clock.monotonic(), await self._missing(others))
         for node in others:
             if node.id == gone:
-                await self._bury(node, "its queue is gone, and no heartbeat came")
+                await self._bury(node, "its presence queue is gone and no heartbeat arrived")
         await asyncio.sleep(self._patience.presence / CHECKS_BETWEEN_PINGS)
 
     async def _look(self) -> tuple[LiveNodes, datetime]:
@@ -128,7 +128,7 @@ class FailureDetector:
     async def _bury(self, node: NodeRow, why: str) -> None:
         if await self._database.run(lambda tx: self._declare(tx, node)):
             crash.point("nodes.death.after_commit")
-            log.warning("node %s is dead: %s", node.id, why)
+            log.warning("node %s is considered dead: %s", node.id, why)
             self._on_dead(node.id)
 
     async def _declare(self, tx: Transaction, node: NodeRow) -> bool:
@@ -142,7 +142,7 @@ class NodePruner:
 
     def __init__(self, fence: Fence, database: Database) -> None:
         self._fence, self._database = fence, database
-        self._loop = Loop("forgetting of nodes", self._round)
+        self._loop = Loop("node pruner", self._round)
 
     async def start(self) -> None:
         """Begins."""

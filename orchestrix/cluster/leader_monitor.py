@@ -26,7 +26,7 @@ class LeaderMonitor:
         self._database, self._lease_s = database, lease_s
         self._since: float | None = None
         self._told = False
-        self._loop = Loop("watch of the lead", self._round)
+        self._loop = Loop("leader monitor", self._round)
 
     async def start(self) -> None:
         """Begins to poll."""
@@ -42,8 +42,8 @@ class LeaderMonitor:
         if silent < LEADERLESS_LEASES_LIMIT * self._lease_s:
             return None
         return (
-            f"nobody has led the cluster for {silent:.0f} s: no job is sent and no schedule fires until a node with the"
-            " role coordinator leads; its log says what keeps it from that"
+            f"the cluster has had no leader for {silent:.0f} s: no job is dispatched and no schedule fires. Start a"
+            " node with the role coordinator, or see the logs of those that run"
         )
 
     async def _round(self) -> None:
@@ -63,5 +63,5 @@ class LeaderMonitor:
         if trouble is not None and not self._told:
             log.error("%s", trouble)
         elif trouble is None and self._told:
-            log.warning("the cluster has a leader again, or the database cannot be asked for it")
+            log.warning("the cluster has a leader again, or the database cannot be queried")
         self._told = trouble is not None

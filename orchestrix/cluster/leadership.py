@@ -162,7 +162,7 @@ class Leadership:
                 crash.point("leader.after_commit")
                 reign = self._crowned(fence, mode, asked + self._lease, token)
                 if losses != self._losses and mode is LeaderMode.BROKER:
-                    reign.lose("the link was lost during the campaign")
+                    reign.lose("the broker connection was lost during the election")
                 await self._lead(reign)
         except Exception:
             await self._leave_line()  # and come back after a while: nodes in the election queue must respond
@@ -173,7 +173,7 @@ class Leadership:
     async def _line_up(self) -> None:
         if self._consumer is None:
             self._consumer = await self._broker.consume([LEADER], 1, own=ELECTION_QUEUE)
-            self._consumer.when_lost(lambda: self._channel_lost("the channel of the leader's queue was closed"))
+            self._consumer.when_lost(lambda: self._channel_lost("the channel of the election queue was closed"))
 
     async def _leave_line(self) -> None:
         """Hands the token on; then the duties have ended, or are abandoned."""
@@ -225,7 +225,7 @@ class Leadership:
         try:
             lease = await self._seat.look()
         except RetryableError as away:
-            log.debug("no look at the lease: %s", away)
+            log.debug("cannot read the lease: %s", away)
             return None
         now = clock.monotonic()
         linked = 0.0 if self._up_at is None else now - self._up_at
@@ -258,19 +258,19 @@ class Leadership:
             self._reign = None
             self._handed.clear()
             # A task of its own, which outlives a cancelled caller.
-            self._ending = asyncio.create_task(self._end(reign, services), name="end of a reign")
+            self._ending = asyncio.create_task(self._end(reign, services), name="end of the leadership term")
             await self._handed.wait()
 
     async def _end(self, reign: _LeadershipTerm, services: Services) -> None:
         """Stops the duties. `_handed` is set when the successor may come: they have stopped, or take long."""
         late = clock.monotonic() >= reign.until  # whatever else was noticed first
-        stopping = asyncio.create_task(stopped(reign.tasks, services), name="end of duties")
+        stopping = asyncio.create_task(stopped(reign.tasks, services), name="stop of the leader duties")
         last = {stopping}
         try:
             await asyncio.wait(last, timeout=DUTIES_STOP_TIMEOUT_S)
             if self._leaving or late:
                 word = asyncio.create_task(
-                    self._say_last(reign, LATE_LAST_WRITE_TIMEOUT_S if late else LAST_WRITE_TIMEOUT_S), name="last word"
+                    self._say_last(reign, LATE_LAST_WRITE_TIMEOUT_S if late else LAST_WRITE_TIMEOUT_S), name="resign"
                 )
                 await asyncio.wait({word}, timeout=LAST_WRITE_TIMEOUT_S)
                 last.add(word)
@@ -279,7 +279,7 @@ class Leadership:
         over, still = await asyncio.wait(last, timeout=DUTIES_ABANDON_TIMEOUT_S)
         abandon(*still)
         if stopping in still:
-            log.error("term %d: its duties do not end, and are left behind; the term is over", reign.fence.term)
+            log.error("term %d: leader duties did not stop in time; abandoned, and the term is over", reign.fence.term)
         for task in over:
             task.result()
 
@@ -287,19 +287,19 @@ class Leadership:
         """Until something happens to the term, at most until its lease has expired."""
         left = reign.until - clock.monotonic()
         if left <= 0:
-            return reign.lose("the lease has run out")
+            return reign.lose("the lease expired")
         await asyncio.wait({reign.lost, *reign.tasks}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         for task in [task for task in reign.tasks if task.done()]:
             reign.tasks.discard(task)
             if (error := task.exception()) is not None:
-                log.error("a task of the leader failed", exc_info=error)
+                log.error("a leader task failed", exc_info=error)
                 reign.lose(f"{task.get_name()} failed with {type(error).__name__}")
             elif (why := task.result()) is not None:
                 reign.lose(why)
         return None
 
     async def _say_last(self, reign: _LeadershipTerm, within: float) -> None:
-        """Marks the row, if that is possible in time. Where a newer term has begun, its refusal is seen here."""
+        """Marks the row, if that is possible in time. Where a newer term began, its refusal is seen here."""
         try:
             async with asyncio.timeout(within):
                 crash.point("leader.before_resign")
@@ -308,7 +308,7 @@ class Leadership:
         except StaleTermError as refused:
             log.warning("%s", refused)
         except (RetryableError, TimeoutError):
-            log.info("the end of term %d could not be noted: its lease tells", reign.fence.term)
+            log.info("cannot record the end of term %d: its lease will expire", reign.fence.term)
 
     # The lease.
 
@@ -325,7 +325,7 @@ class Leadership:
                 failures = 0
             except StaleTermError as refused:
                 log.warning("%s", refused)
-                return "a newer term has begun"
+                return "a newer term began"
             except (RetryableError, TimeoutError) as away:
                 log.debug("term %d: %s", reign.fence.term, away)
                 failures += 1
@@ -344,7 +344,7 @@ class Leadership:
             reign.mode = mode
             log.info("elected leader: term %d, mode %s", reign.fence.term, mode)
             if self._broker.state is not LinkState.UP:
-                reign.lose("the link was lost again")
+                reign.lose("the broker connection was lost again")
 
     # The token.
 
@@ -362,7 +362,7 @@ class Leadership:
             reign.awaited_until = None
             fate = handling(read_token(delivery.body), reign.fence)
             if fate is TokenHandling.CAMPAIGN:
-                return "a newer token has come"
+                return "a newer election token arrived"
             if fate is TokenHandling.DROP and reign.minted:
                 await reign.consumer.acknowledge([delivery])
             else:

@@ -13,6 +13,7 @@ from orchestrix.errors import OutcomeUnknown, RetryableError, Unavailable
 from orchestrix.lifecycle import backoff
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix.cluster")
 
@@ -67,7 +68,7 @@ class DatabaseLeaseStore:
             async with asyncio.timeout(CAMPAIGN_TIMEOUT_S):
                 fence = await self._insist(bid, noticed_at)
         except TimeoutError as late:
-            raise Unavailable("the database has not decided on a campaign in time") from late
+            raise Unavailable("the database did not decide the election in time") from late
         self._held = fence.term if fence is not None else self._held
         return fence
 
@@ -89,7 +90,7 @@ class DatabaseLeaseStore:
                 if (fence := await self._mine()) is not None:
                     return fence
             except RetryableError as away:
-                log.debug("campaign of %s: %s", self._node_id, away)
+                log.debug("election attempt of %s: %s", self._node_id, away)
             failures += 1
             await asyncio.sleep(backoff(failures))
 
@@ -131,4 +132,4 @@ class DatabaseLeaseStore:
             async with self._database.read() as connection:
                 ended = await self._database.dialect.end_blockers(connection, self._session)
             if ended:
-                log.warning("terminated database sessions that blocked the lease row: %d", ended)
+                log.warning("terminated %s blocking the lease row", counted(ended, "database session"))

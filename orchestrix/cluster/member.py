@@ -68,7 +68,7 @@ class ClusterMember:
         patience = FailureTimeouts(settings.heartbeat, settings.dead, settings.presence)
         own: Sequence[Duty] = (
             lambda fence: FailureDetector(fence, database, link, ears, patience, on_dead),
-            lambda fence: DelayedService("forgetting of nodes", NodePruner(fence, database), PRUNE_DELAY_S),
+            lambda fence: DelayedService("node pruner", NodePruner(fence, database), PRUNE_DELAY_S),
         )
         self.membership = Membership(
             database,
@@ -109,16 +109,16 @@ class ClusterMember:
         """Resigns, hands over what it has, and leaves; each within its time, so that a part that hangs or fails does
         not keep the others from learning that the node is gone.
         """
-        await stop_stage("giving up the lead", self.leadership.stop(), CLOSE_TIMEOUT_S)
+        await stop_stage("resigning as leader", self.leadership.stop(), CLOSE_TIMEOUT_S)
         self.drain()
         if self.work is not None:
             await stop_stage("handing over the jobs", self.work.stop(), self._hand_over)
         await stop_stage("leaving the cluster", self.membership.leave(), CLOSE_TIMEOUT_S)
-        await stop_stage("closing the links of the cluster", self._parts.stop(), CLOSE_TIMEOUT_S)
+        await stop_stage("closing the cluster connections", self._parts.stop(), CLOSE_TIMEOUT_S)
 
     async def abandon(self) -> None:
         """Ends at once, for the node was declared dead: what does not end is abandoned, and bears a dead node's id."""
-        await stop_stage("giving up the lead", self.leadership.stop(), CLOSE_TIMEOUT_S)
+        await stop_stage("resigning as leader", self.leadership.stop(), CLOSE_TIMEOUT_S)
         if self.work is not None:
-            await stop_stage("letting go of the jobs", self.work.abandon(), CLOSE_TIMEOUT_S)
-        await stop_stage("closing the links of the cluster", self._parts.stop(), CLOSE_TIMEOUT_S)
+            await stop_stage("releasing the jobs", self.work.abandon(), CLOSE_TIMEOUT_S)
+        await stop_stage("closing the cluster connections", self._parts.stop(), CLOSE_TIMEOUT_S)

@@ -98,14 +98,14 @@ class Membership:
         if self._beaten_at is None:
             return "the node has not joined the cluster yet"
         silent = clock.monotonic() - self._beaten_at
-        return f"no heartbeat could be written for {silent:.0f} s" if silent >= self._dead else None
+        return f"heartbeats have not been stored for {silent:.0f} s" if silent >= self._dead else None
 
     async def _round(self) -> None:
         if self.found_dead.is_set():
             await self._wake.wait(None)
             return
         if not await self._database.run(self._write):
-            log.warning("node %s was declared dead", self._who.id)
+            log.warning("node %s was declared dead by the leader", self._who.id)
             self.found_dead.set()
             return
         self._beaten_at = clock.monotonic()

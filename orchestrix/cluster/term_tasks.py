@@ -24,5 +24,5 @@ async def cancelled(tasks: set[asyncio.Task[Any]]) -> None:
 def the_one(received: list[Delivery]) -> Delivery:
     """The delivery that was waited for. Raises `Unavailable` where the consumer has ended."""
     if not received:
-        raise Unavailable("nobody reads the leader's queue any more")
+        raise Unavailable("the consumer of the election queue ended")
     return received[0]

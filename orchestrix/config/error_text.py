@@ -23,7 +23,7 @@ def sentence(error: Mapping[str, Any], group: type[BaseModel] | None) -> str:
     name = str(error["loc"][-1]) if error["loc"] else ""
     schema = schema_of(group, name)
     if not schema:
-        return "this value cannot be taken"
+        return "this value cannot be used"
     given = error.get("input")
     said = " (it is empty)" if isinstance(given, str) and not given.strip() else _meant(given, schema.get("enum", ()))
     return f"write {_kind(schema)}{said}"
@@ -58,10 +58,10 @@ def _kind(schema: Mapping[str, Any]) -> str:
         "integer": "a whole number",
         "number": "a number",
         "boolean": "true or false",
-        "array": "names with commas in between",
-        "object": "a table of texts" if _of_texts(schema) else "a table",
+        "array": "names separated by commas",
+        "object": "a table of strings" if _of_texts(schema) else "a table",
     }
-    return f"{words.get(schema.get('type', ''), 'a text')}{_bounds(schema)}"
+    return f"{words.get(schema.get('type', ''), 'a string')}{_bounds(schema)}"
 
 
 def _of_texts(schema: Mapping[str, Any]) -> bool:

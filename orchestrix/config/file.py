@@ -53,7 +53,7 @@ def read(path: Path, source: str) -> ConfigFile:
     try:
         return ConfigFile(path.absolute(), source, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        helps = f"{source} must name a {NAME}" if source not in (HERE, INSTALLED) else "mend or remove it"
+        helps = f"{source} must point to an {NAME}" if source not in (HERE, INSTALLED) else "fix or remove it"
         raise ConfigError(f"{path} cannot be read ({error.strerror}): {helps}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8: save it as UTF-8") from None

@@ -50,9 +50,7 @@ class HttpSettings(SettingsGroup):
     def _are_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for one in value:
             if not _HOST.fullmatch(one):
-                raise ValueError(
-                    "write names of hosts with commas in between, such as orchestrix.example,10.0.0.7:8080"
-                )
+                raise ValueError("write host names separated by commas, e.g. orchestrix.example,10.0.0.7:8080")
         return value
 
     @field_validator("cors_origins")
@@ -95,7 +93,7 @@ class ApiSettings(SettingsGroup):
     @classmethod
     def _sendable(cls, value: SecretStr | None) -> SecretStr | None:
         if value and not SECRET.fullmatch(value.get_secret_value()):
-            raise ValueError("a secret is visible ASCII characters without a comma")
+            raise ValueError("a secret must be visible ASCII characters without a comma")
         return value or None
 
 
@@ -167,19 +165,21 @@ class ClusterSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _consistent(self) -> ClusterSettings:
-        _under_half("cluster.renew", self.renew, "cluster.lease", self.lease, "one lost renewal would end a leadership")
-        _under_half("cluster.heartbeat", self.heartbeat, "cluster.dead", self.dead, "one lost beat would be a death")
+        _under_half("cluster.renew", self.renew, "cluster.lease", self.lease, "one missed renewal would end a term")
+        _under_half(
+            "cluster.heartbeat", self.heartbeat, "cluster.dead", self.dead, "one missed heartbeat would be fatal"
+        )
         asking = self.handoff_ack * self.handoff_retries
         if self.handoff_hard <= asking:
             raise ValueError(
                 f"cluster.handoff_hard ({self.handoff_hard:g}) is not above cluster.handoff_ack x "
-                f"cluster.handoff_retries ({asking:g}), so a node would end while it still waits for answers: "
+                f"cluster.handoff_retries ({asking:g}), so a node would stop while it still waits for answers: "
                 "raise the first or lower the others"
             )
         if self.presence >= self.dead:
             raise ValueError(
-                f"cluster.presence ({self.presence:g}) is not below cluster.dead ({self.dead:g}), so it would never "
-                "tell anything sooner: lower the one or raise the other"
+                f"cluster.presence ({self.presence:g}) is not below cluster.dead ({self.dead:g}), so it would "
+                "never detect anything sooner: lower the first or raise the second"
             )
         return self
 
@@ -198,12 +198,13 @@ class JobsSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _consistent(self) -> JobsSettings:
-        _under_half("jobs.beat", self.beat, "jobs.silent", self.silent, "one lost beat would be a lost job")
+        _under_half("jobs.beat", self.beat, "jobs.silent", self.silent, "one missed heartbeat would lose a job")
         return self
 
 
 def _under_half(name: str, value: float, of: str, limit: float, or_else: str) -> None:
     if value >= limit / 2:
         raise ValueError(
-            f"{name} ({value:g}) is not under half of {of} ({limit:g}), so {or_else}: lower the one or raise the other"
+            f"{name} ({value:g}) must be below half of {of} ({limit:g}), or {or_else}: "
+            "lower the first or raise the second"
         )

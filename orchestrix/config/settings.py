@@ -131,7 +131,7 @@ class Settings(SettingsGroup):
     @classmethod
     def _is_name(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}", value):
-            raise ValueError("write 1 to 40 letters, digits, dots, - or _, of which the first is a letter or a digit")
+            raise ValueError("write 1 to 40 letters, digits, dots, - or _, starting with a letter or a digit")
         return value
 
     @field_validator("database_url")
@@ -153,10 +153,10 @@ class Settings(SettingsGroup):
         if self.worker.window < self.worker.concurrency:
             raise ValueError(
                 f"worker.prefetch ({self.worker.prefetch}) is below worker.concurrency ({self.worker.concurrency}), "
-                "so part of the worker would never have work: raise the one or lower the other"
+                "so some slots would never get work: raise the first or lower the second"
             )
         if self.api.tokens and self.api.auth == "none":
-            raise ValueError("api.tokens names who may use the API, but api.auth is none: unset the one or the other")
+            raise ValueError("api.tokens is set, but api.auth is none: unset one of them")
         return self
 
 
@@ -252,7 +252,8 @@ def _check_known(file: ConfigFile, name: str, known: Iterable[str] | None, secti
         return
     meant = nearest(name, known)
     raise ConfigError(
-        f"{file.path}: {section}{name[:SHOWN_NAME_CHARS]} is no setting" + (f": did you mean {meant}?" if meant else "")
+        f"{file.path}: {section}{name[:SHOWN_NAME_CHARS]} is not a setting"
+        + (f": did you mean {meant}?" if meant else "")
     )
 
 
@@ -264,7 +265,7 @@ def _check_form(file: ConfigFile, name: str, value: object) -> None:
     if name not in MODULES or isinstance(value, str):
         return
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise ConfigError(f'{where}: write a list of names of modules, as {name} = ["shop.{name}"]')
+        raise ConfigError(f'{where}: write a list of module names, e.g. {name} = ["shop.{name}"]')
 
 
 def idle_variables(environ: Mapping[str, str] | None = None, claimed: Collection[str] | None = None) -> list[str]:
@@ -282,9 +283,9 @@ def idle_variables(environ: Mapping[str, str] | None = None, claimed: Collection
         for key in sorted(strange)[:SHOWN_VARIABLES]
     ]
     if len(strange) > SHOWN_VARIABLES:
-        sentences.append(f"{len(strange) - SHOWN_VARIABLES} more ORCHESTRIX_ variables are no settings")
+        sentences.append(f"{len(strange) - SHOWN_VARIABLES} more ORCHESTRIX_ variables are not settings")
     if "ORCHESTRIX_CRASH_AT" in env and env.get("ORCHESTRIX_TESTING") != "1":
-        sentences.append("ORCHESTRIX_CRASH_AT is ignored: it works only together with ORCHESTRIX_TESTING=1")
+        sentences.append("ORCHESTRIX_CRASH_AT is ignored without ORCHESTRIX_TESTING=1")
     return sentences
 
 
@@ -297,7 +298,7 @@ def _is_strange(key: str, variables: Collection[str], *, judged: bool) -> bool:
 
 def _unknown(key: str, known: Collection[str]) -> str:
     found = _nearest(key, known)
-    return f"is no setting: did you mean {PREFIX}{found}?" if found else "is no setting"
+    return f"is not a setting: did you mean {PREFIX}{found}?" if found else "is not a setting"
 
 
 def _nearest(key: str, known: Collection[str]) -> str | None:

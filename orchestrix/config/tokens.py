@@ -32,15 +32,15 @@ def tokens_of(text: str) -> dict[str, str]:
         name, _, secret = part.strip().partition(":")
         if not _TOKEN_NAME.fullmatch(name) or not SECRET.fullmatch(secret):
             raise ValueError(
-                f"token {place} is not name:secret, where a name is 1 to 100 letters, digits or _.@- and a secret is "
-                "visible ASCII characters without a comma"
+                f"token {place} must be name:secret; a name has 1 to 100 letters, digits or _.@-, a secret visible "
+                "ASCII characters without a comma"
             )
         if name in _OTHERS:
-            raise ValueError(f"token {place} is named {name}, as histories call somebody else: give it another name")
+            raise ValueError(f"token {place}: the name {name} is reserved (histories use it): choose another name")
         if len(secret) < SECRET_MIN_CHARS:
-            least = f"{SECRET_MIN_CHARS} characters at the least, better {SECRET_RECOMMENDED_CHARS}"
-            raise ValueError(f"the secret of token {place} is too short: give it {least}")
+            least = f"at least {SECRET_MIN_CHARS} characters, better {SECRET_RECOMMENDED_CHARS}"
+            raise ValueError(f"the secret of token {place} is too short: use {least}")
         if name in found or secret in found.values():
-            raise ValueError(f"token {place} has a name or a secret that stands before already: each belongs to one")
+            raise ValueError(f"the name or the secret of token {place} was given more than once: each must be unique")
         found[name] = secret
     return found

@@ -43,9 +43,9 @@ ERRORS_BEFORE_PING: Final = 6
 """After so many of them in a row the database is pinged, to see whether it is unavailable at all."""
 REDRIVE: Final = "redrive-dead-letter"
 """The verb of redriven dead letters in the audit."""
-_ONCE_MORE: Final = "the delivery limit is no verdict on an event: it is sent once more"
-_REROUTED: Final = "its queue was missing: it is sent once more, when that is there again"
-_GAVE_UP: Final = "no worker that took the command has lived to answer it, and the broker has given it up"
+_ONCE_MORE: Final = "the delivery limit says nothing about an event: resent once"
+_REROUTED: Final = "its queue was missing: resent once the queue exists again"
+_GAVE_UP: Final = "every worker that took the command died before it answered; the broker gave up on it"
 
 
 OnStored = Callable[[Transaction, Sequence[tuple[DeadLetter, bytes]]], Awaitable[None]]
@@ -96,7 +96,7 @@ class DeadLetterCollector:
         self._consumer: Consumer | None = None
         self._unkept = RetryBuffer(LETTERS_PER_QUEUE // 2)
         self._seldom = LogRateLimiter()
-        self._loop = Loop("dead letters", self._round)
+        self._loop = Loop("dead-letter collector", self._round)
 
     def learned(self) -> None:
         """The catalog has grown: there may be more queues to read."""
@@ -159,7 +159,7 @@ class DeadLetterCollector:
         done = [one for one, result in pairs if result.outcome is Outcome.CONFIRMED]
         for one, result in pairs:
             if result.outcome is not Outcome.CONFIRMED and self._seldom.may():
-                log.warning("a dead letter of %s cannot be put back anew: %s", one.queue, result.detail)
+                log.warning("cannot republish a dead letter of %s: %s", one.queue, result.detail)
         for one in done:
             self._unkept.gone(one)
         await consumer.acknowledge(done)
@@ -176,7 +176,7 @@ class DeadLetterCollector:
                     await self._move_apart(consumer, batch, error)
                     return
                 if failures == 1:
-                    log.warning("dead letters wait: %s", error)
+                    log.warning("storing dead letters paused: %s", error)
                 await asyncio.sleep(backoff(failures))
             else:
                 crash.point("deadletters.after_commit")

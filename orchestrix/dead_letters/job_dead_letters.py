@@ -33,7 +33,7 @@ class JobDeadLetters:
         self._mover: DeadLetterCollector | None = None
         self._known: set[str] = set()
         self._wake = WakeSignal()
-        self._loop = Loop("dead letters of jobs", self._round)
+        self._loop = Loop("job dead letters", self._round)
 
     async def start(self) -> None:
         """Begins to poll for queues."""

@@ -28,10 +28,10 @@ _LONGEST_CONTEXT: Final = 512
 _LONGEST_SHORT: Final = 255
 """Bytes of the texts outside of headers and body."""
 _ERRORS: Final[Mapping[str, str]] = {
-    DELIVERY_LIMIT: "it exceeded the delivery limit (worker died or requeued it)",
-    "rejected": "who took it refused it",
-    "expired": "nobody took it in time",
-    "maxlen": "its queue was full",
+    DELIVERY_LIMIT: "exceeded the delivery limit (worker died or requeued it)",
+    "rejected": "rejected by its consumer",
+    "expired": "expired in the queue",
+    "maxlen": "the queue was full",
     UNROUTED_REASON: "no queue is bound for its routing key",
 }
 

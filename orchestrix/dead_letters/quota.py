@@ -37,7 +37,7 @@ class DeadLetterQuota:
             return int(self._left)
         self._used_up_at = now
         if self._seldom.may():
-            log.warning("dead letters in a minute: more than %d; the others stay in their queues", self._a_minute)
+            log.warning("more than %d dead letters in a minute: the others stay in their queues", self._a_minute)
         return 0
 
     def wait(self) -> float:
@@ -52,4 +52,4 @@ class DeadLetterQuota:
         """The report of the last minute; None if all could come."""
         if self._used_up_at is None or clock.monotonic() - self._used_up_at > LOG_INTERVAL_S:
             return None
-        return f"more than {self._a_minute} dead letters came in a minute: the others stay in their queues"
+        return f"more than {self._a_minute} dead letters in a minute: the others stay in their queues"

@@ -37,8 +37,8 @@ CORRELATION_LIMIT_BYTES: Final = 128
 _LONGEST_PARENT: Final = 64
 _LONGEST_STATE: Final = 512
 _OVER: Final = (
-    "it was the order for one attempt of a job, which is over: the job has gone on by its retry policy, or has ended "
-    "with this reason (see `orchestrix jobs show`, the body names it); drop the letter"
+    "it dispatched one attempt of a job, which is over: the job was retried or has ended with this reason "
+    "(see `orchestrix jobs show`; the body has the job's id). Drop it"
 )
 _UNNAMED: Final = 65
 """The last bits of a dead letter's id, which its row does not use: the others fill a whole number of 64 bits."""
@@ -59,10 +59,10 @@ def target_of(letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
     if letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
         raise NotSendable(_OVER)
     if letter.queue != UNROUTED:
-        unknown = f"no saga that is known here has a queue {letter.queue[:100]!r}"
+        unknown = f"no known saga has a queue {letter.queue[:100]!r}"
         raise NotSendable(f"{unknown}: see ORCHESTRIX_SAGAS and orchestrix.toml")
     if letter.exchange in ("", DEAD) or not 0 < len(letter.routing_key.encode()) <= _LONGEST_NAME:
-        raise NotSendable("it does not say for whom it was: drop it")
+        raise NotSendable("it has no destination: drop it")
     return letter.exchange, letter.routing_key
 
 
@@ -80,7 +80,7 @@ def row_of(
         topology = work_queue(EVENTS, key)
     body = letter.body if body is None else body
     if body is None:
-        raise NotSendable(f"its body of {letter.body_size} bytes was too long to be kept: edit it, then send it again")
+        raise NotSendable(f"its body ({letter.body_size} bytes) was too large to be stored: edit it, then redrive it")
     return OutboxRow(
         id=_own_id(letter, taken) or letter.id,
         saga=REDRIVE_OWNER,
@@ -126,7 +126,7 @@ async def refused(tx: Transaction, row: OutboxRow, detail: str) -> bool:
     low = row.instance_id << _UNNAMED
     among = str(UUID(int=low)), str(UUID(int=low | (1 << _UNNAMED) - 1))
     if not await dead_letters.refused(tx, among, row.n, detail):
-        log.error("%s %s is lost (correlation id %r): no letter waits for it", row.type, row.id, row.correlation_id)
+        log.error("%s %s is lost (correlation id %r): its dead letter is gone", row.type, row.id, row.correlation_id)
     await outbox.delete(tx, [row.id], claimed_by=row.claimed_by)
     return True
 

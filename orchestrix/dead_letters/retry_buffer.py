@@ -12,6 +12,7 @@ from typing import Final
 from orchestrix import clock
 from orchestrix.broker.port import Delivery
 from orchestrix.lifecycle import backoff
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix.dead_letters")
 
@@ -75,7 +76,7 @@ class RetryBuffer:
         pause = backoff(failures, FIRST_RETRY_DELAY_S, RETRY_DELAY_LIMIT_S)
         self._held[key_of(letter)] = _Held(letter, clock.monotonic(), pause)
         if self._seldom.may():
-            log.error("%s cannot be kept, the last one of %s", self._count(), letter.queue, exc_info=error)
+            log.error("cannot store %s, the last one from %s", self._count(), letter.queue, exc_info=error)
 
     def kept(self, letters: Iterable[Delivery]) -> None:
         """They are in the database."""
@@ -105,15 +106,14 @@ class RetryBuffer:
 
     def trouble(self) -> str | None:
         """How many there are, for the health report; None without any."""
-        stays = "stays" if len(self._held) == 1 else "stay"
-        return f"{self._count()} cannot be kept and {stays} with the broker: see the log" if self._held else None
+        return f"cannot store {self._count()} (kept by the broker): see the log" if self._held else None
 
     def _due(self, held: _Held) -> float:
         crowd = sum(other.letter.queue == held.letter.queue for other in self._held.values())
         return held.since + (min(held.pause, CROWDED_RETRY_DELAY_S) if crowd >= self._most else held.pause)
 
     def _count(self) -> str:
-        return "1 dead letter" if len(self._held) == 1 else f"{len(self._held)} dead letters"
+        return counted(len(self._held), "dead letter")
 
 
 def key_of(letter: Delivery) -> Key:

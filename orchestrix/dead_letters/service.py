@@ -240,7 +240,7 @@ class DeadLetterService:
     async def _edit(self, tx: Transaction, id: str, body: bytes, by: DeadLetterRequester) -> DeadLetter:
         letter = await self._lock(tx, id)
         if letter.redriven_at is not None:
-            raise ConflictError("it was sent again already: only a letter that is here can be edited")
+            raise ConflictError("it was redriven already: only an open dead letter can be edited")
         if letter.body == body:
             return letter
         await dead_letters.edit(tx, corrected(letter, body, self._catalog, self._database.now()))
@@ -287,4 +287,4 @@ def _before(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _absent(id: str) -> NotFound:
-    return NotFound(f"there is no dead letter {id}")
+    return NotFound(f"unknown dead letter {id}")

@@ -28,7 +28,7 @@ _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
 _LARGEST_STEP: Final = 999
 _EVERY_HOUR: Final = ("*", "*/1", "0-23")
-_EXAMPLE: Final = "'30 9 * * MON-FRI' is half past nine from Monday to Friday"
+_EXAMPLE: Final = "'30 9 * * MON-FRI' is 9:30 from Monday to Friday"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class _Field:
         if first is None or last is None or first <= last:
             return None
         if slash:
-            return "two ranges from low to high, or the values themselves, with commas between"
+            return "two ranges from low to high, or the values separated by commas"
         top = self.low + self._values - 1
         begin = self.low if first > top else first  # Sunday, as the end of a week
         spelt = bool(self.words) and not low.isdigit()
@@ -175,15 +175,15 @@ def _checked(expression: str) -> str:
     """The expression in five fields; raises `Invalid`."""
     text = expression.strip()
     if len(text) > EXPRESSION_LIMIT:
-        raise Invalid(f"cron has {len(text)} characters; at most {EXPRESSION_LIMIT} are read")
+        raise Invalid(f"cron has {len(text)} characters; at most {EXPRESSION_LIMIT} are allowed")
     if text.startswith("@"):
         if text.lower() not in ALIASES:
-            raise Invalid(f"cron {text[:40]!r} is not known: write one of {', '.join(ALIASES)}, or five fields")
+            raise Invalid(f"cron {text[:40]!r} is unknown: write one of {', '.join(ALIASES)}, or five fields")
         return ALIASES[text.lower()]
     fields = text.split()
     if len(fields) != len(_FIELDS):
         names = ", ".join(one.name for one in _FIELDS)
-        raise Invalid(f"cron must have five fields and not {len(fields)}: {names}; {_EXAMPLE}")
+        raise Invalid(f"cron must have five fields ({names}), not {len(fields)}; {_EXAMPLE}")
     for one, part in zip(_FIELDS, fields, strict=True):
         one.check(part)
     return _coming(" ".join(fields))
@@ -196,7 +196,7 @@ def _coming(plain: str) -> str:
     except CronSimError:
         came = None
     if came is None:
-        raise Invalid(f"cron {plain!r} never comes: no such month has such a day; change the day of month or the month")
+        raise Invalid(f"cron {plain!r} is never due: no such month has such a day; change the day or the month")
     return plain
 
 

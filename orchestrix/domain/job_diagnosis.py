@@ -6,8 +6,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from orchestrix.domain.jobs import ATTEMPT_OVERDUE, DISPATCHED, PENDING, RUNNING, TIMEOUT, AttemptEnding, JobRow
+from orchestrix.domain.jobs import (
+    ATTEMPT_OVERDUE,
+    DISPATCHED,
+    PENDING,
+    RUNNING,
+    TIMEOUT,
+    AttemptEnding,
+    JobRow,
+)
 from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.quantities import duration
 
 DISPATCH_GRACE: Final = timedelta(seconds=5)
 """A due job without a worker is explained only after so long."""
@@ -42,11 +51,19 @@ class DiagnosisContext:
     is_empty: bool = False
 
 
+def timed_out(job: JobRow) -> AttemptEnding:
+    """The ending of an attempt that ran for longer than the job's timeout."""
+    if job.timeout_ms is None:
+        return ATTEMPT_OVERDUE
+    message = f"timed out after {duration(job.timeout_ms / 1000)}"
+    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
+
+
 def overdue(job: JobRow, crew: QueueWorkers) -> AttemptEnding:
     """The ending of the attempt whose time is over, given the known workers of its queue."""
     if job.state != DISPATCHED:
-        return ATTEMPT_OVERDUE
-    message = f"its time was over before any worker had begun it: {_unworked(job, crew)}"
+        return timed_out(job)
+    message = f"timed out before a worker started it: {_unworked(job, crew)}"
     return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
 
 
@@ -76,13 +93,11 @@ def waits_for(job: JobRow, now: datetime, around: DiagnosisContext, trouble: str
     if not may_wait(job, now, around.limit):
         return None
     if job.wake_at == HELD_WAKE_AT:
-        return "another run of its schedule has to end first"
+        return "waiting for another run of its schedule to end"
     if trouble is not None:
-        return f"the broker cannot be used ({trouble}): bring it back, nothing else is lost"
+        return f"RabbitMQ is unreachable ({trouble}): restart the broker; no data is lost"
     if around.led_since is None:
-        return (
-            f"no leader elected, so {_UNLED[job.state]}: start one with `orchestrix serve`, unless one starts or stops"
-        )
+        return f"no leader elected ({_UNLED[job.state]}): start a node with `orchestrix serve`"
     led = now - around.led_since
     if job.state == PENDING:
         return _unsent(job, led, around.crew)
@@ -97,18 +112,18 @@ def waits_for(job: JobRow, now: datetime, around: DiagnosisContext, trouble: str
 
 
 _UNLED: Final = {
-    PENDING: "nobody sends it",
-    DISPATCHED: "nobody knows which workers are there",
-    RUNNING: "nobody knows how its worker is",
+    PENDING: "jobs are not dispatched",
+    DISPATCHED: "worker heartbeats are not recorded",
+    RUNNING: "worker heartbeats are not recorded",
 }
-_UNREAD: Final = "no node reads just now whether a worker has begun it: wait, one that lives takes that over"
+_UNREAD: Final = "its owner node is gone: wait, another node takes it over"
 
 
 def _lost(around: DiagnosisContext) -> str:
     within = 2 * around.limit
     return (
-        "no worker has begun it, and its order is in no queue: one has it in hand, or it is lost and sent again within "
-        f"{within:g} s"
+        "no worker has started it and its dispatch is in no queue: a worker may hold it; if it is lost, it is resent "
+        f"within {duration(within)}"
     )
 
 
@@ -119,22 +134,22 @@ def _missed(limit: float) -> timedelta:
 
 def _unsent(job: JobRow, led: timedelta, crew: QueueWorkers) -> str:
     if led <= DISPATCH_GRACE:
-        return f"{_begun(led)}, and sends it soon"
+        return f"{_begun(led)} and will dispatch it soon"
     if not crew.heard:
-        most = "no more jobs of one queue are sent than a part of jobs.max_live before workers begin them"
-        return f"it has not been sent yet: {most}, and {_unworked(job, crew)}"
+        most = "a queue gets only a part of jobs.max_live before workers start its jobs"
+        return f"not dispatched yet: {most}, and {_unworked(job, crew)}"
     return (
-        "it has not been sent yet: as many jobs are open as may be (jobs.max_live), or as many of its queue as may be "
-        "that no worker has begun, or the leader is late"
+        "not dispatched yet: the limit of open jobs (jobs.max_live) is reached, or that of its queue's jobs not yet "
+        "started, or the leader is late"
     )
 
 
 def _unheard_of(led: timedelta) -> str:
-    return f"{_begun(led)}, and has yet to hear which workers are there"
+    return f"{_begun(led)} and has not received worker heartbeats yet"
 
 
 def _begun(led: timedelta) -> str:
-    return f"the leader has only begun {max(0, int(led.total_seconds()))} s ago"
+    return f"the leader started {duration(int(led.total_seconds()))} ago"
 
 
 def _unheard(job: JobRow, now: datetime, around: DiagnosisContext, crew: str) -> str:
@@ -142,28 +157,28 @@ def _unheard(job: JobRow, now: datetime, around: DiagnosisContext, crew: str) ->
     assert job.worker_beat_at is not None, "it may wait"
     heard = [at for at in (job.worker_beat_at, job.taken_at, around.led_since) if at is not None]
     lost, seconds = max(heard) + timedelta(seconds=around.limit), int((now - job.worker_beat_at).total_seconds())
-    when = f"once a node that lives has listened for {around.limit:g} s to what it may have said"
+    when = f"once a live node has listened for {duration(around.limit)},"
     if around.is_read and lost > now - DISPATCH_GRACE:
         when = f"at {lost:%H:%M:%S} UTC"
-    silent = f"its worker {job.worker_id} has not been heard for {seconds} s"
-    return f"{silent}: {when} this attempt counts as lost, {_follows(job, around.crew, crew)}"
+    silent = f"no heartbeat from its worker {job.worker_id} for {duration(seconds)}"
+    return f"{silent}: {when} this attempt counts as lost {_follows(job, around.crew, crew)}"
 
 
 def _follows(job: JobRow, crew: QueueWorkers, trouble: str) -> str:
     if job.cancel_reason is not None:
-        return "and the job as cancelled"
+        return "and the job is CANCELLED"
     if job.tries > job.retries:
-        return "and the job has failed, for no retries are left"
-    return "and another one begins" if crew.heard else f"and another one is sent, but {trouble}"
+        return "and the job fails (no retries left)"
+    return "and is retried" if crew.heard else f"and is retried, but {trouble}"
 
 
 def unserved(queue: str, now: datetime, around: DiagnosisContext) -> tuple[str, str]:
     """Why nobody begins what was sent to a queue, as in `waits_for`, and what to type or to do about it."""
     if around.led_since is None:
-        return f"no leader elected, so {_UNLED[DISPATCHED]}", "orchestrix serve"
+        return f"no leader elected ({_UNLED[DISPATCHED]})", "orchestrix serve"
     led = now - around.led_since
     if not around.crew.heard and led < _missed(around.limit):
-        return _unheard_of(led), "wait until it has, and look again"
+        return _unheard_of(led), "wait for them, then check again"
     return _served(queue, around.crew)[0], f"orchestrix worker --job-queue {queue}"
 
 
@@ -175,20 +190,19 @@ def _unworked(job: JobRow, crew: QueueWorkers) -> str:
 def _served(queue: str, crew: QueueWorkers) -> tuple[str, str]:
     """The state of the workers that take nothing, and how many more are to be started."""
     if crew.heard:
-        return f"{_idle(queue, crew)} is busy, stands still, or does not get it", "more"
+        return f"{_idle(queue, crew)} is busy, hangs or does not receive it", "more"
     if crew.stopping:
-        last = "worker of queue" if crew.stopping == 1 else f"{crew.stopping} workers of queue"
-        are = "is" if crew.stopping == 1 else "are"
-        return f"the last {last} {queue} {are} stopping", "another"
+        are = "worker is" if crew.stopping == 1 else f"{crew.stopping} workers are"
+        return f"queue {queue}: the last {are} stopping", "another"
     if crew.silent:
-        known = "the one worker" if crew.silent == 1 else f"each of the {crew.silent} workers"
-        return f"{known} of queue {queue} that was there is not heard any more", "one"
-    return f"no worker that serves queue {queue} is heard of", "one"
+        known = "the only worker sends" if crew.silent == 1 else f"all {crew.silent} workers send"
+        return f"queue {queue}: {known} no heartbeats any more", "one"
+    return f"no worker serves queue {queue}", "one"
 
 
 def _idle(queue: str, crew: QueueWorkers) -> str:
     """A hung worker counts as alive until its next heartbeats are missed: the age of its last one tells."""
-    ago = f"heard of {max(0, int(crew.ago))} s ago,"
+    ago = f"last heartbeat {duration(int(crew.ago))} ago"
     if crew.heard == 1:
-        return f"the one worker of queue {queue}, {ago}"
-    return f"each of the {crew.heard} workers of queue {queue}, the last one {ago}"
+        return f"queue {queue}: its only worker ({ago})"
+    return f"queue {queue}: each of its {crew.heard} workers ({ago})"

@@ -204,10 +204,10 @@ class AttemptEnding:
         return self.answered and self.counts and self.state == FAILED
 
 
-WORKER_SILENT: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker was not heard any more"})
-ATTEMPT_OVERDUE: Final = AttemptEnding(TIMED_OUT, {"type": TIMEOUT, "message": "its time was over"})
-BROKER_LOST: Final = AttemptEnding(LOST, {"type": "BrokerLost", "message": "the broker lost its memory"}, counts=False)
-BEGUN_TWICE: Final = AttemptEnding(LOST, {"type": "BegunTwice", "message": "begun by another worker"}, counts=False)
+WORKER_SILENT: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker sends no heartbeats any more"})
+ATTEMPT_OVERDUE: Final = AttemptEnding(TIMED_OUT, {"type": TIMEOUT, "message": "timed out"})
+BROKER_LOST: Final = AttemptEnding(LOST, {"type": "BrokerLost", "message": "the broker lost its data"}, counts=False)
+BEGUN_TWICE: Final = AttemptEnding(LOST, {"type": "BegunTwice", "message": "started by another worker"}, counts=False)
 
 
 def dispatched(job: JobRow, history_id: str, now: datetime) -> JobTransition:
@@ -275,7 +275,7 @@ def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
     if job.state == CANCELLED or (job.state == RUNNING and job.cancel_reason is not None):
         return JobTransition(job, stop=job.history_id if job.state == RUNNING else None)
     if job.ended:
-        raise ConflictError(f"the job has ended already: {job.state}")
+        raise ConflictError(f"the job has already ended ({job.state})")
     asked = replace(job, cancel_reason=reason)
     if job.state == RUNNING:
         return JobTransition(_changed(asked, now), stop=job.history_id)

@@ -20,7 +20,7 @@ HELD_RUNS_LIMIT: Final = 2000
 """Runs of one schedule that wait for their turn; a due time beyond is skipped."""
 MISSED_AFTER_MIN: Final = timedelta(seconds=10)
 """Twice the time in which a due time is certainly handled."""
-_TOO_SOON: Final = "is too short: due times would count as missed before anybody has looked, which is every 5 s;"
+_TOO_SOON: Final = "is too short: due times are checked every 5 s;"
 CATCH_UP_LIMIT: Final = 100
 BACKFILL_LIMIT: Final = 1000
 
@@ -374,16 +374,16 @@ def faults(schedule: Schedule, times: DueTimes, now: datetime) -> list[tuple[str
     """(field, what is wrong and what to do about it) for every field that is invalid, alone or with others."""
     found = _of_cron(times)
     if schedule.starts_at is not None and schedule.ends_at is not None and schedule.ends_at < schedule.starts_at:
-        found.append(("endsAt", "is before startsAt: it would never be due; put it later"))
+        found.append(("endsAt", "is before startsAt, so it would never be due; use a later time"))
     elif times.after(now) is None:
-        found.append(("endsAt", "is before the next due time: it would never be due; put it later or leave it out"))
+        found.append(("endsAt", "is before the next due time, so it would never be due; use a later one or none"))
     if schedule.interval_ms is not None and schedule.jitter_ms >= schedule.interval_ms:
-        found.append(("jitter", "must be below interval, or a run could begin after the next one: lower it"))
+        found.append(("jitter", "must be below interval, or a run could start after the next one"))
     if schedule.missed_after < MISSED_AFTER_MIN:
         found.append(("missedAfter", f"{_TOO_SOON} write {MISSED_AFTER_MIN.total_seconds():g}s or more"))
     if schedule.misfire is Misfire.CATCH_UP and schedule.overlap is Overlap.CANCEL_PREVIOUS:
         found.append(
-            ("misfire", "catch_up runs one after another what overlap cancel_previous would cancel: choose fire_once")
+            ("misfire", "catch_up runs would cancel each other with overlap cancel_previous: choose fire_once")
         )
     return found
 

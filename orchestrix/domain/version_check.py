@@ -76,12 +76,12 @@ def check_versions(
 
 
 def _not_stored(saga: str, version: int, count: int) -> VersionFinding:
-    detail = "is neither stored nor in this code: no node can run them; start a node that has its code once"
+    detail = "is neither stored nor in this code, so no node can run them: start a node that has its code once"
     return VersionFinding(NOT_STORED, saga, version, count, detail, contradiction=True)
 
 
 def _other(saga: str, version: int, count: int, changes: Sequence[str]) -> VersionFinding:
-    detail = f"is another one in this code ({'; '.join(changes)}): raise its version to {version + 1}"
+    detail = f"differs in this code ({'; '.join(changes)}): raise its version to {version + 1}"
     return VersionFinding(OTHER_DEFINITION, saga, version, count, detail, contradiction=True)
 
 
@@ -89,7 +89,7 @@ def _beside(runs: Definition, newest: Definition | None, states: Mapping[str, in
     """How the version that they run by differs from that with which new ones start: they keep theirs."""
     count = sum(states.values())
     if newest is None:
-        detail = "has no code here: they go on by the stored definition, and none can be started"
+        detail = "has no code here: they continue by the stored definition; none can be started"
         return [VersionFinding(WITHOUT_CODE, *runs.key, count, detail)]
     if newest.key == runs.key:
         return []
@@ -98,11 +98,11 @@ def _beside(runs: Definition, newest: Definition | None, states: Mapping[str, in
         lost = sorted(_names(runs, what) - _names(newest, what))
         if lost:
             concerned = sum(states.get(name, 0) for name in lost) if what == "state" else count
-            detail = f"{what} {', '.join(lost)} is gone in version {newest.version}: they keep it"
+            detail = f"{what} {', '.join(lost)} was removed in version {newest.version}: they keep it"
             found.append(VersionFinding(GONE, *runs.key, concerned, detail))
     times = [one for one in differences(runs.body, newest.body) if one.split(" ")[0].split(".")[-1] in _TIMES]
     if times:
-        detail = f"times in µs are others in version {newest.version}: {'; '.join(times)}; they keep theirs"
+        detail = f"times (in µs) differ in version {newest.version}: {'; '.join(times)}; they keep theirs"
         found.append(VersionFinding(TIMES, *runs.key, count, detail))
     return found
 
@@ -112,7 +112,7 @@ def _unhandled(runs: Definition, states: Mapping[str, int], handled: Collection[
     lost = sorted(_still_to_send(runs, states) - set(handled))
     return [
         VersionFinding(
-            UNHANDLED, *runs.key, count, f"may still send {name}, and no worker of this code handles it", subject=name
+            UNHANDLED, *runs.key, count, f"may still send {name}, which no worker of this code handles", subject=name
         )
         for name in lost
     ]

@@ -25,5 +25,5 @@ class VersionMismatch(ConflictError):
     """The saga is no longer at the version that the client names. Nothing was changed."""
 
     def __init__(self, current: int) -> None:
-        super().__init__(f"the saga is at version {current} now: read it again, then decide")
+        super().__init__(f"the saga is now at version {current}: read it again, then decide")
         self.current = current

@@ -77,7 +77,7 @@ class SagaChangeNotifier:
             try:
                 await self._ask()
             except RetryableError as away:
-                log.debug("cannot look for changes: %s", away)
+                log.debug("cannot poll for changes: %s", away)
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _ask(self) -> None:

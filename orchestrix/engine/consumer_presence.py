@@ -47,7 +47,7 @@ class ConsumerPresence:
         self._looking = asyncio.Lock()
         self._turns = asyncio.Semaphore(CONCURRENT_CHECKS)
         self._wake = WakeSignal()
-        self._loop = Loop("audience", self._round)
+        self._loop = Loop("consumer check", self._round)
         broker.on_up(self._link_up)
 
     async def start(self) -> None:

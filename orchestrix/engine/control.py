@@ -92,10 +92,10 @@ class SagaControl:
         pair = saga_tables_of(action.saga)
         found = await instances.lock_one(tx, pair, action.id)
         if found is None or found.saga != action.saga:
-            raise NotFound(f"there is no {action.saga} {action.id}")
+            raise NotFound(f"saga {action.saga!r} has no instance {action.id}")
         saga = await self._version_of(tx, found, action.ask)
         if self._catalog.of(found) is not None and await held_events.first(tx, found.saga, found.id) is not None:
-            raise Unavailable("events of it wait to be applied first: ask again in a few seconds")
+            raise Unavailable("held events of this saga are applied first: retry in a few seconds")
         if action.version is not None and action.version != found.version:
             raise VersionMismatch(found.version)
         tick = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
@@ -114,7 +114,7 @@ class SagaControl:
         if saga is None:
             raise Unavailable(
                 f"this node does not know version {found.definition_version} of saga {found.saga!r}: "
-                "ask a node of the release that does, or upgrade this one"
+                "ask a node of the newer release, or upgrade this one"
             )
         return saga
 
@@ -126,7 +126,7 @@ class SagaControl:
             await outbox.withdraw(tx, [acted.withdrawn])
         history = [(now.id, change) for change in acted.history]
         if not await transitions.write(tx, pair, [(before.version, now)], history):
-            raise ConflictError("a locked row was changed by somebody else")
+            raise ConflictError("concurrent update of a locked row")
         await self._jobs.follow(tx, [(before, acted)])
         if (
             acted.command is not None and acted.command.job is None

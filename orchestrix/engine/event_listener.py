@@ -95,7 +95,7 @@ class EventListener:
         self._busy: list[Received] = []
         self._busy_wake = WakeSignal()
         self._busy_looks = 0
-        self._loops = [Loop("event listener", self._round), Loop("busy sagas", self._try_busy)]
+        self._loops = [Loop("event listener", self._round), Loop("event listener (busy sagas)", self._try_busy)]
         self.counts: Counter[str] = Counter()
 
     def learned(self) -> None:
@@ -212,7 +212,7 @@ class EventListener:
 
     async def _endure(self, consumer: Consumer, away: Exception, failures: int, seconds: float) -> None:
         if failures == 1:
-            log.warning("events wait: %s", away)
+            log.warning("event handling paused: %s", away)
         if seconds > OUTAGE_NOTICE_DELAY_S:
             self._deaf()
         if seconds > OUTAGE_TIMEOUT_S:
@@ -362,7 +362,7 @@ class EventListener:
             OutboxBatch(rows_of(unproven)),
         )
         if updated != {before.id for before, _ in changed}:
-            raise ConflictError("a locked row was changed by somebody else")
+            raise ConflictError("concurrent update of a locked row")
         await self._jobs.follow(tx, changed)
         parked = [str(before.command_id) for before, _ in changed if before.blocker == UNSENDABLE]
         await outbox.delete(tx, parked)  # the event says that its step is over: nobody needs that command any more

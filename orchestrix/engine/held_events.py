@@ -24,6 +24,7 @@ from orchestrix.persistence.sagas.held_events import HeldEvent
 from orchestrix.persistence.sagas.ignored_messages import IgnoredMessage
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables, saga_tables_of
 from orchestrix.persistence.sagas.transitions import OutboxBatch
+from orchestrix.quantities import counted
 from orchestrix.saga.advance import advance
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import SagaTransition, TransitionInputs
@@ -118,7 +119,7 @@ class HeldEvents:
         applied = sum([await self._apply_all(saga, id) for saga, id in page.runnable])
         self._after = page.last
         if applied:
-            log.info("held events applied: %d", applied)
+            log.info("applied %s", counted(applied, "held event"))
         elif page.last == FIRST_PAGE:
             await self._wake.wait(LOOK_INTERVAL_S)
 
@@ -211,7 +212,7 @@ class HeldEvents:
         if not await transitions.write(
             tx, pair, [(row.version, moved.instance)], history, OutboxBatch(rows_of([moved]))
         ):
-            raise ConflictError("a locked row was changed by somebody else")
+            raise ConflictError("concurrent update of a locked row")
         await self._jobs.follow(tx, [(row, moved)])
         if row.blocker == UNSENDABLE:
             await outbox.delete(tx, [str(row.command_id)])

@@ -103,7 +103,7 @@ class JobSteps:
 
     @property
     def _gateway(self) -> JobGateway:
-        assert self._jobs is not None, "who moves sagas with jobs has somebody who looks after those"
+        assert self._jobs is not None, "sagas with jobs need a job service"
         return self._jobs
 
 

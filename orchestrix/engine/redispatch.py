@@ -70,7 +70,7 @@ class RedispatchService:
         names = [saga.name for saga in self._catalog] if sagas is None else list(sagas)
         unknown = [name for name in names if self._catalog.saga(name) is None]
         if unknown:
-            raise NotFound(f"there is no saga {unknown[0]!r}")
+            raise NotFound(f"unknown saga {unknown[0]!r}")
         sent = 0
         for pair in (APPS, INSTANCES):
             here = [name for name in names if saga_tables_of(name) is pair]

@@ -29,7 +29,7 @@ from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import numbered, start
 
-NOT_ACCEPTING = Unavailable("this node takes no requests: it is starting or stopping")
+NOT_ACCEPTING = Unavailable("this node accepts no requests: it is starting or stopping")
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class SagaStarter:
         self._arrived = WakeSignal()
         self._keys = IdempotencyKeys(database)
         self._taking = False
-        self._loop = Loop("starts", self._round)
+        self._loop = Loop("saga starter", self._round)
         self._committing: asyncio.Task[None] | None = None
         self._keyed: set[asyncio.Task[StartResult]] = set()
 
@@ -78,7 +78,7 @@ class SagaStarter:
         Raises `NotFound` for an unknown saga, `Unavailable` (nothing was written) and `OutcomeUnknown`.
         """
         if self._catalog.startable(request.saga) is None:
-            raise NotFound(f"there is no saga {request.saga!r} in the code of this node")
+            raise NotFound(f"unknown saga {request.saga!r}: it is not in the code of this node")
         if not self._taking:
             raise NOT_ACCEPTING
         if request.idempotency is not None:
@@ -204,7 +204,7 @@ class SagaStarter:
     ) -> tuple[SagaTransition | None, list[OutboxRow]]:
         (one,), owed = await self._write(tx, [request])
         if one is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(one.instance)):
-            raise KeyTaken("another request with this key came first")
+            raise KeyTaken("another request with this key was first")
         return one, owed
 
 

@@ -122,7 +122,7 @@ class StepStartListener:
         self._progress = progress
         self._batch = batch
         self._consumer: Consumer | None = None
-        self._loop = Loop("begins", self._round)
+        self._loop = Loop("step starts", self._round)
 
     async def start(self) -> None:
         """Begins to listen."""
@@ -165,7 +165,7 @@ class StepStartListener:
             except _DATABASE_ERRORS as away:
                 failures += 1
                 if failures == 1:
-                    log.warning("begins wait: %s", away)
+                    log.warning("storing step starts paused: %s", away)
                 if clock.monotonic() - since > OUTAGE_TIMEOUT_S:
                     await consumer.reopen()
                 await asyncio.sleep(backoff(failures))

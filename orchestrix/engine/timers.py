@@ -29,6 +29,7 @@ from orchestrix.persistence.sagas.definition_store import DefinitionReader, Null
 from orchestrix.persistence.sagas.instances import Rewake
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
 from orchestrix.persistence.sagas.transitions import OutboxBatch
+from orchestrix.quantities import counted
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import SagaTransition, TransitionInputs, out
 from orchestrix.saga.state import DEADLINE, JOB, RETRY, Instance
@@ -95,7 +96,7 @@ class SagaTimers:
         self._timeouts = timeouts
         self._jobs = jobs or JobSteps(catalog)
         self._wake = WakeSignal()
-        self._loop = Loop("wake-ups", self._round)
+        self._loop = Loop("timers", self._round)
         self._heard_since: datetime | None = None
         self._deaf_until = 0.0
         self._next_look = 0.0
@@ -159,14 +160,14 @@ class SagaTimers:
             return 0
         if woken.due:
             crash.point("wakeups.after_commit")
-            log.debug("sagas were due: %d; commands sent: %d, moved: %d", woken.due, len(woken.sent), len(woken.moved))
+            log.debug(
+                "timers due: %d, commands sent: %d, sagas moved: %d", woken.due, len(woken.sent), len(woken.moved)
+            )
             self._relay.poke()
             self._watch.committed(one.instance for one in woken.moved)
             saga_log.committed(one.instance for one in woken.moved)
         for wave in woken.waves:
-            log.warning(
-                "steps that ran out of time within a minute: at least %d of %s; see `orchestrix doctor`", *_told(wave)
-            )
+            log.warning("at least %s of %s timed out within a minute; see `orchestrix doctor`", *_told(wave))
         return woken.due
 
     async def _write(self, tx: Transaction, pair: SagaTables, names: Sequence[str]) -> DueInstances:
@@ -240,7 +241,7 @@ class SagaTimers:
         history = [(one.instance.id, row) for one in woken.moved for row in one.history]
         updated = await transitions.write(tx, pair, changed, history, OutboxBatch([*woken.sent, *rows_of(woken.moved)]))
         if updated != {one.id for one in woken.before}:
-            raise ConflictError("a locked row was changed by somebody else")
+            raise ConflictError("concurrent update of a locked row")
         late = Counter(queue for one in woken.before if (queue := self._queue_of(one)))
         woken.waves = await command_queues.expired(tx, late)
         await self._jobs.follow(tx, zip(woken.before, woken.moved, strict=True))
@@ -266,5 +267,5 @@ def _put_off(instance: Instance, at: datetime) -> Rewake:
     return _rewake(replace(instance, sent_at=instance.sending), at)
 
 
-def _told(wave: TimeoutBurst) -> tuple[int, str]:
-    return wave.count, wave.queue
+def _told(wave: TimeoutBurst) -> tuple[str, str]:
+    return counted(wave.count, "command"), wave.queue

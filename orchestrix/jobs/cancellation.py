@@ -29,7 +29,7 @@ class StopPublisher:
 
     def tell(self, stops: Sequence[StopRequest]) -> None:
         """Begins to publish; returns at once."""
-        task = asyncio.create_task(self._send(stops), name="stops of attempts")
+        task = asyncio.create_task(self._send(stops), name="cancel requests")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
@@ -76,7 +76,7 @@ class JobCanceller:
     async def _write(self, tx: Transaction, job_id: str, reason: str) -> JobTransition:
         job = (await jobs.lock(tx, [job_id])).get(job_id)
         if job is None:
-            raise NotFound(f"there is no job {job_id}")
+            raise NotFound(f"unknown job {job_id}")
         moved = rules.cancelled(job, reason, self._database.now())
         if moved.job is not job:
             tried = [moved.attempt] if moved.attempt else []

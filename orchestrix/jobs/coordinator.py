@@ -35,6 +35,7 @@ from orchestrix.lifecycle import DelayedService, DrainSignal, Service, Services,
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -123,7 +124,7 @@ class JobCoordinator:
                 self.reconcile,
                 footing,
                 self.rebalance,
-                PeriodicDuty("orders to drain", self._obey, around.signals.drain_requested),
+                PeriodicDuty("drain requests", self._obey, around.signals.drain_requested),
             ]
         )
 
@@ -157,7 +158,7 @@ class JobCoordinator:
             async with self.around.database.read() as connection:
                 node = await nodes.get(connection, self.node)
             if node is not None and node.state is NodeState.DRAINING:
-                log.info("node %s is told to give its jobs away", self.node)
+                log.info("node %s: drain requested, handing over its jobs", self.node)
                 await self.drain()
         return self.around.cluster.reconcile
 
@@ -170,9 +171,9 @@ class JobCoordinator:
             try:
                 taken = await self.giver.give(SHUTDOWN)
             except RetryableError as away:
-                log.warning("jobs cannot be handed over: %s", away)
+                log.warning("cannot hand over jobs: %s", away)
             else:
-                log.log(logging.INFO if taken else logging.DEBUG, "jobs were handed over: %d", taken)
+                log.log(logging.INFO if taken else logging.DEBUG, "handed over %s", counted(taken, "job"))
 
     def duties(self, fence: Fence) -> Service:
         """The leader's duties: dispatches what is due, and rescues jobs.
@@ -191,12 +192,12 @@ class JobCoordinator:
         return Services(
             [
                 JobDispatcher(around.database, fence, signals.due, around.relay, most_open=most, silent=silent),
-                PeriodicDuty("time-outs of jobs", watchman.look),
-                PeriodicDuty("jobs whose owner is gone", orphanage.orphans, signals.orphaned),
-                PeriodicDuty("jobs without owner", orphanage.unowned),
+                PeriodicDuty("job rescuer", watchman.look),
+                PeriodicDuty("orphan detector", orphanage.orphans, signals.orphaned),
+                PeriodicDuty("ownerless job detector", orphanage.unowned),
                 self.beats.duty(office),
-                _later("queues of ended jobs", broom.look, QUEUE_CLEANER_DELAY_S),
-                _later("orders that are lost", lost.look, LOST_DISPATCH_DELAY_S),
+                _later("queue cleaner", broom.look, QUEUE_CLEANER_DELAY_S),
+                _later("lost dispatch detector", lost.look, LOST_DISPATCH_DELAY_S),
             ]
         )
 

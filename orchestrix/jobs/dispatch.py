@@ -18,6 +18,7 @@ from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import job_admission, jobs
 from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -69,7 +70,7 @@ class JobDispatcher:
         rows = await self._database.run(self._write)
         if rows:
             crash.point("jobs.dispatch.after_commit")
-            log.debug("messages of jobs that are dispatched: %d", len(rows))
+            log.debug("dispatching jobs: %s", counted(len(rows), "message"))
             self._relay.take(rows)
         else:
             await self._wake.wait(NO_CAPACITY_POLL_INTERVAL_S)

@@ -166,7 +166,7 @@ class JobEventListener:
             except _DATABASE_ERRORS as away:
                 failures += 1
                 if failures == 1:
-                    log.warning("job events wait: %s", away)
+                    log.warning("job event handling paused: %s", away)
                 await asyncio.sleep(backoff(failures))
             except Exception as error:
                 await self._commit_apart(batch, error)
@@ -249,10 +249,10 @@ class JobEventListener:
                     job = moved
                     if attempt is not None:
                         written.attempts[attempt.history_id] = attempt
-                    self._note_stop(job, stop, "a second worker had begun it", written)
+                    self._note_stop(job, stop, "another worker had already started it", written)
                 case IgnoredStatus(reason, stop):
                     written.ignored[reason] += 1
-                    self._note_stop(job, stop, "this attempt is over", written)
+                    self._note_stop(job, stop, "this attempt has ended", written)
         if job.version != before:
             written.changed[job.id] = before, job
 

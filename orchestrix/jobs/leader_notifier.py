@@ -34,7 +34,7 @@ class LeaderNotifier:
         self._is_here = is_here
         self._here = here
         self._wanted = WakeSignal()
-        self._loop = Loop("pokes of the leader", self._round)
+        self._loop = Loop("leader notifier", self._round)
 
     def __call__(self) -> None:
         """There is something for the leader to do."""

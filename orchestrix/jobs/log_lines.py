@@ -42,8 +42,8 @@ def kept(job: JobRow, lines: Sequence[JobLogLine], cap: LogLimit, now: datetime)
 
 def _cut(cap: LogLimit) -> str:
     return (
-        f"the log ends here: of one job {cap.lines:,} lines or {cap.bytes:,} bytes are kept (jobs.log_lines, "
-        "jobs.log_bytes); the job goes on"
+        f"log truncated: at most {cap.lines:,} lines or {cap.bytes:,} bytes are kept per job (jobs.log_lines, "
+        "jobs.log_bytes); the job continues"
     )
 
 

@@ -134,7 +134,7 @@ def read_event(queue: str, body: bytes, now: datetime) -> AttemptStatus | JobLog
     fields = load(body)
     job_id = _id(fields, "jobId")
     if not queue.startswith(f"orchestrix.job.{job_id}."):
-        raise UnreadableMessage("jobId: is that of another job")
+        raise UnreadableMessage("jobId: belongs to another job")
     who = job_id, _id(fields, "historyId"), _required(fields, "workerId", _LONGEST_WORKER), _whole(fields, "seq", 1)
     return _status(fields, *who) if queue.endswith(STATUS_QUEUE_SUFFIX) else _log(fields, now, *who)
 

@@ -79,9 +79,9 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
 def _misfit(job: JobRow) -> str | None:
     """Why a saga cannot take over the result."""
     if job.result is not None and not isinstance(job.result, dict):
-        return "the job's result is no JSON object"
+        return "the job's result is not a JSON object"
     if job.result is not None and len(dump(job.result)) > MAX_DATA:
-        return f"the job's result is over {MAX_DATA} bytes"
+        return f"the job's result has more than {MAX_DATA} bytes"
     return None
 
 

@@ -104,9 +104,9 @@ class JobSubmitter:
         try:
             mine = await idempotency.insert(tx, key.scope, key.key, key.render(job))
         except Contention as busy:
-            raise _KeyTaken("another order with this key is not done yet") from busy
+            raise _KeyTaken("another request with this key is still running") from busy
         if not mine:
-            raise _KeyTaken("another order with this key came first")
+            raise _KeyTaken("another request with this key was first")
 
     async def _stored(self, key: JobRequestKey) -> Replayed | KeyReused | None:
         async with self._database.read() as connection:

@@ -45,7 +45,7 @@ class DeferredHeartbeats:
         self._owed: dict[str, datetime] = {}
         self._wake = WakeSignal()
         self._failures = 0
-        self._loop = Loop("late beats of workers", self._round)
+        self._loop = Loop("deferred worker heartbeats", self._round)
 
     async def start(self) -> None:
         """Begins to wait for rows."""
@@ -81,7 +81,7 @@ class DeferredHeartbeats:
         try:
             await self._database.run(lambda tx: job_heartbeats.beaten(tx, chunk, at), attempts=1)
         except RetryableError as away:
-            log.debug("beats wait for their rows: %s", away)
+            log.debug("worker heartbeats deferred, their rows are locked: %s", away)
             self._owed |= {name: self._owed.pop(name) for name in chunk if name in self._owed}
             return False
         self._owed = {name: its for name, its in self._owed.items() if chunk.get(name) != its}
@@ -103,7 +103,7 @@ class WorkerHeartbeatListener:
         self._office: LeaderContext | None = None
         self._late = DeferredHeartbeats(database)
         self._consumer: Consumer | None = None
-        self._loop = Loop("beats of workers", self._round)
+        self._loop = Loop("worker heartbeats", self._round)
 
     async def start(self) -> None:
         """Begins to listen."""
@@ -139,7 +139,7 @@ class WorkerHeartbeatListener:
         try:
             await self._heed(_beats(deliveries))
         except RetryableError as away:
-            log.debug("beats are lost: %s", away)
+            log.debug("worker heartbeats lost: %s", away)
         finally:
             await self._consumer.acknowledge(deliveries)
 
@@ -207,7 +207,7 @@ class _Hearing:
         try:
             noted = await self._office.database.run(lambda tx: job_heartbeats.beaten(tx, going, at, wait=False))
         except RetryableError as away:
-            log.debug("beats are noted later: %s", away)
+            log.debug("storing worker heartbeats later: %s", away)
             noted = set()
         self._late.owe(set(going) - noted, at)
 
@@ -218,7 +218,7 @@ class _Hearing:
             async with self._office.database.read() as connection:
                 job = await jobs.get(connection, attempt.job_id)
             if job is not None:
-                found.append(StopRequest(job, name, "this attempt is over"))
+                found.append(StopRequest(job, name, "this attempt has ended"))
         return found
 
     async def _reopen(self, told: Iterable[JobRow]) -> None:
@@ -243,7 +243,7 @@ def _beats(deliveries: Iterable[Delivery]) -> list[WorkerHeartbeat]:
         try:
             found.append(messages.read_beat(delivery.body))
         except UnreadableMessage as refused:
-            log.debug("a beat cannot be read: %s", refused)
+            log.debug("unreadable worker heartbeat: %s", refused)
     return found
 
 
@@ -266,5 +266,5 @@ def _latest_heartbeats(beats: Iterable[WorkerHeartbeat]) -> dict[str, WorkerHear
 def _stop(name: str, job: JobRow) -> StopRequest | None:
     """The stop for a worker that reports this attempt of the job, which is its last one."""
     if job.ended or job.state == PENDING:
-        return StopRequest(job, name, job.cancel_reason or "this attempt is over")
+        return StopRequest(job, name, job.cancel_reason or "this attempt has ended")
     return StopRequest(job, name, job.cancel_reason) if job.cancel_reason is not None else None

@@ -96,9 +96,9 @@ async def claim(tx: Transaction, key: AnyKey) -> None:
     try:
         mine = await idempotency.claim(tx, key.scope, key.key, key.fingerprint)
     except Contention as busy:  # nothing else is locked yet, so it is the key
-        raise KeyTaken("another request with this key is not done yet") from busy
+        raise KeyTaken("another request with this key is still running") from busy
     if not mine:
-        raise KeyTaken("another request with this key came first")
+        raise KeyTaken("another request with this key was first")
 
 
 async def answer(tx: Transaction, key: Keyed[T] | None, done: T) -> T:

@@ -114,8 +114,8 @@ class OutboxRelay:
         self._pause = POLL_INTERVAL_MIN_S
         self._loops = [
             Loop("outbox relay", self._send),
-            Loop("outbox relay, second try", self._send_again),
-            Loop("outbox relay, new queues", self._send_bringing),
+            Loop("outbox relay (retries)", self._send_again),
+            Loop("outbox relay (new queues)", self._send_bringing),
             Loop("outbox scan", self._scan),
             Loop("outbox delete", self._delete),
         ]
@@ -250,7 +250,7 @@ class OutboxRelay:
             await self._park(one.row, result.detail)
         else:
             if one.apart and result.outcome is Outcome.RETURNED:
-                log.warning("no queue takes %s from %s yet: it is tried again", one.row.routing_key, one.row.exchange)
+                log.warning("no queue is bound for %s on %s yet; retrying", one.row.routing_key, one.row.exchange)
             suspect = one.apart or result.channel_closed or result.outcome is Outcome.RETURNED
             self._doubtful.append(one._replace(apart=suspect))
             self._again_wake.set()

@@ -173,7 +173,7 @@ async def edit(tx: Transaction, letter: DeadLetter) -> None:
     Raises `Invalid` for a body over 64 KiB.
     """
     if letter.body_size > KEPT_BODY_BYTES:
-        raise Invalid(f"the body has {letter.body_size} bytes, at most {KEPT_BODY_BYTES} can be kept")
+        raise Invalid(f"the body has {letter.body_size} bytes; at most {KEPT_BODY_BYTES} are stored")
     stored = dict(zip(_FIELDS, _stored(letter), strict=True))
     await _set(tx, [letter.id], **{name: stored[name] for name in _EDITED})
 

@@ -237,7 +237,7 @@ class Database:
         try:
             await self._engine.dispose()
         except (SQLAlchemyError, OSError, TimeoutError):
-            logging.getLogger(__name__).debug("a connection could not be closed in good order", exc_info=True)
+            logging.getLogger(__name__).debug("a database connection could not be closed cleanly", exc_info=True)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -296,7 +296,7 @@ def parse_url(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise ConfigError(
-            "the database URL cannot be read; write it like postgresql+asyncpg://user:password@host/name"
+            "the database URL is malformed; write e.g. postgresql+asyncpg://user:password@host/name"
         ) from error
     return parsed.set(drivername="mysql+asyncmy") if parsed.drivername == "mariadb+asyncmy" else parsed
 

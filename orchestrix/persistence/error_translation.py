@@ -44,11 +44,11 @@ def _found(error: Exception, dialect: Dialect) -> OrchestrixError | None:
     if isinstance(error, DBAPIError):
         return _driver(error, dialect)
     if isinstance(error, PendingRollbackError | ResourceClosedError):
-        return Unavailable("the connection to the database was lost before")
+        return Unavailable("the connection to the database was lost")
     if isinstance(error, StatementError | UnicodeError):
-        return Invalid(f"the database cannot hold this value: {_line(error)}")
+        return Invalid(f"the database rejected this value: {_line(error)}")
     if isinstance(error, OSError | EOFError):
-        return Unavailable(f"the database cannot be reached: {_line(error)}")
+        return Unavailable(f"cannot connect to the database: {_line(error)}")
     return None
 
 
@@ -58,10 +58,10 @@ def _driver(error: DBAPIError, dialect: Dialect) -> OrchestrixError:
     if meaning is SchemaMismatch:
         return SchemaMismatch(f"{_UPGRADE} ({said})")
     if meaning is Unavailable:
-        return Unavailable(f"the database is not available: {said}")
+        return Unavailable(f"the database is unavailable: {said}")
     if meaning is ConflictError:
         return ConflictError(f"concurrent update: {said}")
-    return meaning(f"the database refused: {said}") if meaning in (PermanentError, Invalid) else meaning(said)
+    return meaning(f"the database rejected it: {said}") if meaning in (PermanentError, Invalid) else meaning(said)
 
 
 def _line(error: BaseException) -> str:

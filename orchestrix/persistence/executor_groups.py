@@ -44,7 +44,7 @@ async def insert_if_absent(tx: Transaction, app_name: str, marker: str, now: dat
     await tx.dialect.insert_one(tx, job_group, row)
     found = await get(tx, app_name)
     if found is None:
-        raise Contention(f"the group {app_name!r} was there and has just been deleted")
+        raise Contention(f"the group {app_name!r} was deleted meanwhile")
     return found
 
 

@@ -59,5 +59,5 @@ async def _made(tx: Transaction, name: str, full: int) -> _Bucket:
     """A full bucket, unless another transaction has just made it."""
     await tx.dialect.insert_absent(tx, _INSERT, [(name, full, tx.now())])
     found = await _locked(tx, name)
-    assert found is not None, "nobody deletes a throttle"
+    assert found is not None, "a throttle is never deleted"
     return found

@@ -128,7 +128,7 @@ class StateEdge:
 _STEPS: Final = of("a tuple of steps", "(Step(…), Step(…))", tuple)
 _MODEL: Final = ArgumentKind(
     lambda value: isinstance(value, type) and issubclass(value, BaseModel),
-    "a class of pydantic's BaseModel",
+    "a subclass of pydantic's BaseModel",
     lambda _value: "Order after class Order(BaseModel)",
 )
 
@@ -250,7 +250,7 @@ class Saga:
         except KeyboardInterrupt:
             raise
         except BaseException as broken:
-            said = f"the model {self.data.__name__} cannot check it, for its own code fails: {type(broken).__name__}"
+            said = f"the model {self.data.__name__} cannot check it: its own code failed with {type(broken).__name__}"
             raise InvalidDataError([{"loc": (), "msg": f"{said}: {broken}", "type": "broken_model"}]) from broken
 
     def _takes(self, data: Mapping[str, Any]) -> bool:
@@ -273,14 +273,14 @@ def _undo_edges(rest: tuple[str, ...]) -> list[StateEdge]:
 
 def _check(saga: Saga) -> None:
     where = f"saga {brief(saga.name)}"
-    require(bool(_SAGA.fullmatch(saga.name)), f"{where}: a name is [a-z][a-z0-9_-]*, at most 40 characters")
+    require(bool(_SAGA.fullmatch(saga.name)), f"{where}: a name must be [a-z][a-z0-9_-]*, at most 40 characters")
     require(bool(saga.steps), f"{where}: has no step")
     time = saga.timeout
     require(time is None or MIN_TIMEOUT <= time <= MAX_TIMEOUT, f"{where}: the timeout must be from 1 ms to ten years")
-    require(1 <= saga.version < _MAX_VERSION, f"{where}: a version is from 1 to {_MAX_VERSION - 1}")
+    require(1 <= saga.version < _MAX_VERSION, f"{where}: the version must be from 1 to {_MAX_VERSION - 1}")
     require((lost := unkept(saga.data)) is None, f"{where}: {lost}")
     for step in saga.steps:
-        require(isinstance(step, Step), f"{where}: {brief(step)} stands among its steps and is none: write Step(…)")
+        require(isinstance(step, Step), f"{where}: {brief(step)} is not a step: write Step(…)")
         check_step(where, step)
     for what in ("name", "state", "event"):
         _unique(where, what, [getattr(step, what) for step in saga.steps])
@@ -292,19 +292,19 @@ def _check(saga: Saga) -> None:
         check_state(where, source)
         check_state(where, target, end=True)
     astray = ({step.state for step in saga.steps} | set(saga.immediate)) - set(_walk(saga))
-    require(not astray, f"{where}: no move leads to {', '.join(sorted(astray))}")
+    require(not astray, f"{where}: no transition leads to {', '.join(sorted(astray))}")
 
 
 def _walk(saga: Saga) -> tuple[str, ...]:
     where, seen, state = f"saga {brief(saga.name)}", [], saga.initial
     thens = {step.state: step.then for step in saga.steps}
     both = set(thens) & set(saga.immediate)
-    require(not both, f"{where}: {', '.join(sorted(both))} cannot wait for a step and move on at once")
+    require(not both, f"{where}: {', '.join(sorted(both))} cannot both wait for a step and move on immediately")
     while state != COMPLETED:
         require(state not in seen, f"{where}: {state} is reached twice, so the saga would never end")
         seen.append(state)
         following = thens.get(state) or saga.immediate.get(state)
-        require(following is not None, f"{where}: nothing leads on from {state}: give it a step or an immediate move")
+        require(following is not None, f"{where}: {state} has no transition: add a step or an immediate one")
         state = str(following)
     return (*seen, COMPLETED)
 

@@ -28,7 +28,7 @@ def begun(saga: Saga, data: Mapping[str, Any]) -> dict[str, Any]:
     if full == given or _comes_back(saga, full, model, None):
         return full
     if len(dump(full)) > MAX_BODY:  # else defaults would be missing that its handlers rely on
-        said = f"with the defaults of the model it has more than {MAX_BODY} bytes: send less"
+        said = f"with the defaults of the model it exceeds {MAX_BODY} bytes: send less"
         raise InvalidDataError([{"loc": (), "msg": said, "type": "too_large"}])
     kept = dict(given)
     for name in type(model).model_fields:

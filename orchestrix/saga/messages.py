@@ -249,10 +249,10 @@ def explained(refused: BaseException) -> str:
 
 
 _SAID: Final = {
-    "nul-or-lone-surrogate": "a text in it has a NUL character or half of a surrogate pair: leave it out",
-    "too-deep": f"it is nested too deeply: {MAX_NESTING} levels of objects and arrays are the most",
-    "not-utf8": "it is not UTF-8",
-    "not-an-object": "it is no object",
+    "nul-or-lone-surrogate": "a string contains a NUL character or a lone surrogate",
+    "too-deep": f"nested too deeply: at most {MAX_NESTING} levels of objects and arrays are allowed",
+    "not-utf8": "not UTF-8",
+    "not-an-object": "not an object",
 }
 
 
@@ -269,7 +269,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(digits: str) -> float:
@@ -282,7 +282,7 @@ def _finite(digits: str) -> float:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key is given more than once in one object")
+        raise ValueError("a key was given more than once in one object")
     return fields
 
 

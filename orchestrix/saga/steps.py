@@ -84,10 +84,10 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "never", listed(self.never))
         demand(self, attempts=WHOLE, base=SPAN, cap=SPAN, never=TEXTS)
-        tried = f"RetryPolicy(attempts={brief(self.attempts)}): attempts counts the first one too"
-        require(1 <= self.attempts <= _MAX_ATTEMPTS, f"{tried}, so it is from 1 to {_MAX_ATTEMPTS}")
+        tried = f"RetryPolicy(attempts={brief(self.attempts)}): the first attempt counts too"
+        require(1 <= self.attempts <= _MAX_ATTEMPTS, f"{tried}, so use 1 to {_MAX_ATTEMPTS}")
         base, cap = (span_of(f"{one.total_seconds():g}") for one in (self.base, self.cap))
-        ordered = f"RetryPolicy(base={base}, cap={cap}): base and cap must be in this order, from nothing to ten years"
+        ordered = f"RetryPolicy(base={base}, cap={cap}): base must not exceed cap; both from 0 to ten years"
         require(timedelta(0) <= self.base <= self.cap <= MAX_TIMEOUT, ordered)
 
     def wait(self, tries: int, chance: float) -> timedelta:
@@ -155,7 +155,7 @@ class Compensation:
         return milliseconds(self.timeout)
 
 
-@made_as('NothingToUndo("a letter stays a letter")')
+@made_as('NothingToUndo("a sent mail cannot be recalled")')
 @dataclass(frozen=True, slots=True)
 class NothingToUndo:
     """States explicitly that a step has no effects to undo; `why` is for the reader."""
@@ -230,21 +230,21 @@ def milliseconds(wait: timedelta) -> int:
 def check_step(where: str, step: Step) -> None:
     """Raises `DefinitionError` that says what to change about `step` and its compensation; `where` names its saga."""
     at = f"{where}, step {brief(step.name)}"
-    require(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name is letters, digits, - and _, at most 40")
+    require(bool(_STEP.fullmatch(step.name)), f"{at}: a step's name must be letters, digits, - and _, at most 40")
     check_state(at, step.state)
     check_state(at, step.then, end=True)
     _check_order(at, step)
     if isinstance(step.undo, Compensation):
         _check_order(at + ", undo", step.undo)
     else:
-        require(step.undo is not None, f"{at}: say how it is undone: undo=Compensation(...) or NothingToUndo('why')")
+        require(step.undo is not None, f"{at}: undo is required: undo=Compensation(...) or NothingToUndo('why')")
 
 
 def _check_order(at: str, order: Step | Compensation) -> None:
     if order.job is not None:
         _check_job(at, order, order.job)
         return
-    require(bool(order.command), f"{at}: say what does it: command='cmd.…' or job=Job('…')")
+    require(bool(order.command), f"{at}: a command or a job is required: command='cmd.…' or job=Job('…')")
     _check_messages(at, order.command, order.event)
     require(MIN_TIMEOUT <= order.timeout <= MAX_TIMEOUT, f"{at}: the timeout must be from 1 ms to ten years")
     queued = order.queue_timeout
@@ -253,18 +253,18 @@ def _check_order(at: str, order: Step | Compensation) -> None:
 
 
 def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
-    require(not order.command, f"{at}: a job or the command {order.command} does it, not both: leave one out")
+    require(not order.command, f"{at}: give either a job or the command {order.command}, not both")
     _check_event(at, order.event)
-    own = "a job tries again by itself, and its end is the step's"
+    own = "a job has retries of its own"
     require(order.retry is _POLICY, f"{at}: {own}: give Job(retries=…) instead of retry=")
     same = order.timeout is _MINUTE or order.timeout == job.timeout
-    require(same, f"{at}: a job has a time of its own: give Job(timeout=…) instead of timeout=")
-    require(order.queue_timeout is None, f"{at}: a job waits in a queue of its own: leave queue_timeout= out")
+    require(same, f"{at}: a job has a timeout of its own: give Job(timeout=…) instead of timeout=")
+    require(order.queue_timeout is None, f"{at}: a job has a queue of its own: leave queue_timeout= out")
     try:
         normal(job.name)
     except ValueError as wrong:
         raise DefinitionError(f"{at}: a job's name {wrong}") from None
-    require(bool(_QUEUE.fullmatch(job.queue)), f"{at}: a job's queue is letters, digits, ., - and _, at most 100")
+    require(bool(_QUEUE.fullmatch(job.queue)), f"{at}: a job's queue must be letters, digits, ., - and _, at most 100")
     in_range = job.timeout is None or MIN_TIMEOUT <= job.timeout <= MAX_TIMEOUT
     require(in_range, f"{at}: the job's timeout must be from 1 ms to ten years")
     require(0 <= job.retries <= _MAX_ATTEMPTS, f"{at}: the job's retries must be from 0 to {_MAX_ATTEMPTS}")
@@ -278,14 +278,14 @@ def _check_messages(at: str, command: str, event: str) -> None:
 def check_command(at: str, command: str) -> None:
     """Raises `DefinitionError` for what is not a valid command name; `at` is its place."""
     require(bool(_COMMAND.fullmatch(command)), f"{at}: command {brief(command)} must be cmd. and a name: {_NAME}")
-    require(not command.endswith(_DEAD), f"{at}: {command} would share its queue with dead letters: end it otherwise")
+    require(not command.endswith(_DEAD), f"{at}: {command} is named like a dead-letter queue: choose another name")
 
 
 def _check_event(at: str, event: str) -> None:
     require(bool(_EVENT.fullmatch(event)), f"{at}: event {brief(event)} must be evt. and a name: {_NAME}")
-    require(not event.endswith(_DEAD), f"{at}: {event} would share its queue with dead letters: end it otherwise")
+    require(not event.endswith(_DEAD), f"{at}: {event} is named like a dead-letter queue: choose another name")
     require(event != STEP_FAILED, f"{at}: {STEP_FAILED} is the failure of every step and cannot be a success")
-    require(event != STEP_STARTED, f"{at}: {STEP_STARTED} is the begin of every step and cannot be a success")
+    require(event != STEP_STARTED, f"{at}: {STEP_STARTED} is the start of every step and cannot be a success")
 
 
 def check_state(at: str, state: str, *, end: bool = False) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from orchestrix.quantities import duration
 from orchestrix.saga.commands import SagaTransition, TransitionInputs, armed, command_for, expected, looking, out
 from orchestrix.saga.definition import Order, Saga, milliseconds
 from orchestrix.saga.messages import Command
@@ -139,7 +140,7 @@ def _behind_others(instance: Instance, order: Order, around: CommandDeliveryStat
 
 
 def _unbegun(order: Order, limit: timedelta) -> Failure:
-    said = f"{QUEUE_TIMEOUT}: no worker has begun {order.command} within {limit.total_seconds():g} s"
+    said = f"{QUEUE_TIMEOUT}: no worker started {order.command} within {duration(limit.total_seconds())}"
     return Failure(said, QUEUE_TIMEOUT, retryable=False)
 
 

@@ -130,7 +130,7 @@ def owner_of(catalog: Catalog, event: Event) -> Saga | IgnoredEvent | None:
     if owner is None:
         return IgnoredEvent("unknown-event", dead_letter=True)
     if event.saga not in (None, owner.saga.name):
-        told = f"wrong-saga: it names {event.saga!r}, and {event.type} belongs to saga {owner.saga.name!r}"
+        told = f"wrong-saga: it names saga {event.saga!r}, but {event.type} belongs to saga {owner.saga.name!r}"
         return IgnoredEvent(told[:MAX_REASON], dead_letter=True)
     return owner.saga
 
@@ -176,7 +176,7 @@ def move(saga: Saga, instance: Instance, target: str, why: StateChange, *, force
     `forced`: by a person, who can end a saga even in a state that only another version of it has.
     """
     if not forced and instance.state != target and (instance.state, target) not in saga.moves:
-        raise IllegalTransition(f"saga {saga.name!r} has no move from {instance.state} to {target}")
+        raise IllegalTransition(f"saga {saga.name!r} has no transition from {instance.state} to {target}")
     return replace(instance, state=target, version=why.version, updated_at=why.at)
 
 
@@ -236,14 +236,14 @@ def _merged(saga: Saga, instance: Instance, output: Mapping[str, Any]) -> Mappin
     if not output:
         return instance.data
     if len(dump(output)) > MAX_DATA:
-        raise ValueError(f"data is over {MAX_DATA} bytes")
+        raise ValueError(f"data exceeds {MAX_DATA} bytes")
     return saga.check({**instance.data, **output}, before=instance.data)
 
 
 def block(instance: Instance, blocker: str, reason: str, now: datetime) -> SagaTransition:
     """`instance` waiting for a person, in its state; its wake-up is off. Raises `IllegalTransition` once it ended."""
     if not instance.live:
-        raise IllegalTransition(f"saga {instance.saga!r} is {instance.state}: there is nothing to wait for")
+        raise IllegalTransition(f"saga {instance.saga!r} is {instance.state}: it waits for nothing")
     row = change(instance, instance.state, ChangeCause(blocker, reason), now)
     held = blocked(replace(instance, version=row.version, updated_at=now), blocker)
     return SagaTransition(held, (row,), None)

@@ -34,6 +34,7 @@ from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs, schedules
+from orchestrix.quantities import counted
 from orchestrix.schedules import runs
 from orchestrix.schedules.time_zones import zone
 
@@ -49,7 +50,7 @@ LOCKED_POLL_INTERVAL_S: Final = 0.1
 """Seconds until the next poll where all rows that are due are locked by others."""
 UNREADABLE_RETRY_INTERVAL: Final = timedelta(minutes=1)
 """Delay until a schedule that cannot be read is tried again."""
-REPLACED_REASON: Final = "the next run of its schedule is due"
+REPLACED_REASON: Final = "replaced by the next run of its schedule"
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ class Scheduler:
                     await schedules.store(tx, one, fresh)
                     moved += 1
         if moved:
-            log.warning("the clock went back: schedules that are due earlier now: %d", moved)
+            log.warning("the clock was set back: due times of %s moved earlier", counted(moved, "schedule"))
             await leases.check(tx, self._fence)
         return found[-1].id if len(found) == SCHEDULES_PER_TRANSACTION else None
 
@@ -143,7 +144,7 @@ class Scheduler:
         fired = await self._database.run(self._fire)
         if fired.schedules:
             crash.point("schedules.fire.after_commit")
-            log.debug("schedules were due: %d; their jobs: %d", fired.schedules, len(fired.jobs))
+            log.debug("%s due, %s created", counted(fired.schedules, "schedule"), counted(len(fired.jobs), "job"))
             self._tell(fired)
         return fired.schedules
 
@@ -183,7 +184,7 @@ class Scheduler:
         try:
             return fire(one, times_of(one, zone(one.zone), now), now, busy)
         except Invalid as trouble:  # of another version, or of a node with other time zones: the next one may know it
-            log.error("schedule %s cannot be read: %s", one.name, trouble)
+            log.error("schedule %s cannot be evaluated: %s", one.name, trouble)
             await schedules.store(tx, one, replace(one, trouble=str(trouble), next_at=now + UNREADABLE_RETRY_INTERVAL))
             return None
 

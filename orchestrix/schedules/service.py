@@ -51,7 +51,7 @@ class ScheduleNameTaken(ConflictError):
     """There is a schedule of that name: `id`."""
 
     def __init__(self, id: str | None) -> None:
-        super().__init__("there is a schedule of that name already: choose another name, or change that one")
+        super().__init__("a schedule with this name already exists: choose another name, or edit that schedule")
         self.id = id
 
 
@@ -59,7 +59,7 @@ class ScheduleVersionMismatch(ConflictError):
     """It is not at the requested version: `current` is the one that it has."""
 
     def __init__(self, current: int) -> None:
-        super().__init__(f"it is at version {current} now")
+        super().__init__(f"it is now at version {current}")
         self.current = current
 
 
@@ -249,7 +249,7 @@ class ScheduleService:
         before = await _locked(tx, key)
         busy = (await schedules.busy(tx, [before.id]))[before.id]
         if not busy.free and before.overlap is Overlap.SKIP:
-            raise ScheduleBusy(f"{_at_work(busy)}, and its overlap is skip: wait for its end, or cancel it")
+            raise ScheduleBusy(f"{_at_work(busy)}, and its overlap is skip: wait until that run ends, or cancel it")
         stops: list[StopRequest] = []
         if not busy.free and before.overlap is Overlap.CANCEL_PREVIOUS:
             before_it = await schedules.unfinished(tx, [before.id])
@@ -267,7 +267,7 @@ class ScheduleService:
         before = await _locked(tx, key)
         if before.overlap is Overlap.CANCEL_PREVIOUS and before.state is ScheduleState.ACTIVE:
             raise ScheduleBusy(
-                "its next due time would cancel what is left of the runs, as its overlap says: pause it first"
+                "its next due time would cancel the backfilled runs (overlap cancel_previous): pause it first"
             )
         dues = _past(before, span, tx.now())
         present = await schedules.known(tx, before.id, dues)
@@ -321,14 +321,14 @@ def _past(schedule: Schedule, span: tuple[datetime, datetime], now: datetime) ->
     if start >= end:
         raise InvalidSchedule([("to", "must be later than from")])
     if end > now:
-        raise InvalidSchedule([("to", "must not be in the future: those due times come by themselves")])
+        raise InvalidSchedule([("to", "must not be in the future")])
     end = min(end, schedule.due_at or end)
     _, times = _read(schedule)
     first = times.since(start)
     all = () if first is None else (first, *islice(times.following(first), BACKFILL_LIMIT))
     dues = list(takewhile(lambda due: due < end, all))
     if len(dues) > BACKFILL_LIMIT:
-        raise InvalidSchedule([("to", f"makes a range of more than {BACKFILL_LIMIT} due times: choose a shorter one")])
+        raise InvalidSchedule([("to", f"gives more than {BACKFILL_LIMIT} due times: choose a shorter range")])
     return dues
 
 
@@ -338,11 +338,11 @@ def _before_all(schedule: Schedule, start: datetime) -> str | None:
     if first is None or start >= first:
         return None
     begin = first.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return f"the schedule begins at {begin}: before that nothing was due"
+    return f"the schedule starts at {begin}: it has no earlier due times"
 
 
 def _at_work(busy: UnfinishedRuns) -> str:
-    return "a run of it is at work" if busy.running else "a run of it waits to begin"
+    return "one of its runs is running" if busy.running else "one of its runs is waiting to start"
 
 
 def _local(due: datetime, place: tzinfo) -> str:
@@ -368,4 +368,4 @@ async def _audit(
 
 
 def _absent(key: str) -> NoReturn:
-    raise NotFound(f"there is no schedule {key[:100]!r}")
+    raise NotFound(f"unknown schedule {key[:100]!r}")

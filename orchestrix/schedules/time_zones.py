@@ -36,4 +36,4 @@ def _unknown(name: str, known: set[str]) -> Invalid:
     folded = {one.casefold(): one for one in sorted(known - _PSEUDO)}
     near = get_close_matches(name[:100].casefold(), folded, n=1)
     meant = f": did you mean {folded[near[0]]}?" if near else ""
-    return Invalid(f"timeZone {name[:100]!r} is no name of the IANA time zone database, as Europe/Berlin or UTC{meant}")
+    return Invalid(f"timeZone {name[:100]!r} is not in the IANA time zone database (e.g. Europe/Berlin, UTC){meant}")

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, Final, TextIO
 
 from orchestrix import clock
+from orchestrix.quantities import counted
 
 MAX_QUEUED_LINES: Final = 20_000
 MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
@@ -30,7 +31,7 @@ FLUSH_TIMEOUT_S: Final = 2.0
 
 def sentence(lost: int) -> str:
     """The line that replaces so many lost lines."""
-    return f"{lost} {'line was' if lost == 1 else 'lines were'} lost here: the log was not read fast enough"
+    return f"{counted(lost, 'log line')} dropped here: the log is not read fast enough"
 
 
 class Sink:

@@ -14,7 +14,7 @@ FIELD: Final = "data."
 """Prefix of the name of a single field of the data; further dots address nested fields, as in data.address.street."""
 DIFFERENCES: Final = ArgumentKind(
     lambda value: isinstance(value, list | tuple | set | frozenset) and all(map(_is_part, value)),
-    f"a list of what need not be the same, out of {', '.join(PARTS)} or a field of the data, as data.seat,",
+    f"a list of {', '.join(PARTS)} or fields of the data (data.seat),",
     lambda _: '["undone"]',
 )
 

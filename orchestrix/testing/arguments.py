@@ -42,12 +42,12 @@ PERCENT: Final = ArgumentKind(
 
 COUNT: Final = ArgumentKind(
     lambda value: isinstance(value, int) and WHOLE.fits(value) and 1 <= value < 2**31,
-    "a whole number from 1 on",
+    "a whole number from 1",
     lambda _: "1",
 )
 NAME: Final = ArgumentKind(
     lambda value: isinstance(value, str) and _is_name(value),
-    "a text of 1 to 200 characters without white space around it",
+    "a string of 1 to 200 characters without white space around it",
     lambda _: '"story"',
 )
 
@@ -64,7 +64,7 @@ def plain(call: str, **given: Mapping[str, Any] | None) -> None:
     """Raises `ConfigError` for the first of these parameters of `call` that cannot be sent as JSON."""
     for name, value in given.items():
         if value is not None and (wrong := flaw(value)) is not None:
-            raise ConfigError(f"{call}({name}=…) is no JSON: {wrong}")
+            raise ConfigError(f"{call}({name}=…) is not JSON: {wrong}")
 
 
 def demand(call: str, **given: tuple[Any, ArgumentKind]) -> None:

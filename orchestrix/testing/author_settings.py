@@ -51,7 +51,7 @@ def check_sections(functions: Iterable[object], given: Given | None) -> None:
     for section in given or {}:
         if section not in known:
             meant = nearest(section, known)
-            hint = f"did you mean {meant}?" if meant else f"there is {', '.join(known) or 'none'}"
+            hint = f"did you mean {meant}?" if meant else f"known: {', '.join(known) or 'none'}"
             raise ConfigError(f"settings: no module of these functions declares the section {section!r}: {hint}")
 
 

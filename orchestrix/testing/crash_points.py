@@ -77,7 +77,7 @@ def place_of(saga: Saga, before: str | None, during: str | None, after: str | No
     for moment, subject in ((BEFORE, before), (DURING, during), (AFTER, after)):
         named += [(moment, subject)] if subject is not None else []
     if len(named) != 1 or nth < 1:
-        raise ConfigError("a crash has one place, before=, during= or after= something, and nth counts from 1")
+        raise ConfigError("give exactly one of before=, during= or after=; nth counts from 1")
     ((moment, subject),) = named
     if is_own(subject) and moment != DURING:
         return CrashPoint(AT, subject, nth)
@@ -86,13 +86,13 @@ def place_of(saga: Saga, before: str | None, during: str | None, after: str | No
         job = owner.order.job
         return CrashPoint(AFTER, owner.order.command if job is None else job.name, nth)
     if subject not in _subjects(saga, catalog, moment):
-        raise ConfigError(f"no crash is {moment} {subject!r}: write {_choice(saga, catalog, moment)}")
+        raise ConfigError(f"a crash cannot be {moment} {subject!r}: write {_choice(saga, catalog, moment)}")
     return CrashPoint(moment, subject, nth)
 
 
 def _choice(saga: Saga, catalog: Catalog, moment: Moment) -> str:
     names = ", ".join(_subjects(saga, catalog, moment))
-    return names if moment == DURING else f"{names}, or the name of a crash_point, as mail.sent"
+    return names if moment == DURING else f"{names}, or the name of a crash_point, e.g. mail.sent"
 
 
 def _subjects(saga: Saga, catalog: Catalog, moment: Moment) -> list[str]:

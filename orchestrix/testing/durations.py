@@ -28,7 +28,7 @@ def seconds_of(span: Span) -> float:
     seconds = _seconds(span)
     if seconds is None or not 0 <= seconds <= TEN_YEARS:
         raise Invalid(
-            f"{brief(span)} is no length of time: write 500ms, 30s, 5m, 2h or 1d, or seconds, from 0 to ten years"
+            f"{brief(span)} is not a duration: write 500ms, 30s, 5m, 2h or 1d, or seconds, from 0 to ten years"
         )
     return seconds
 
@@ -61,5 +61,5 @@ def between(low: Span, high: Span) -> Between:
     """What `expect(elapsed=...)` takes. Raises `Invalid`."""
     found = Between(seconds_of(low), seconds_of(high))
     if found.low > found.high:
-        raise Invalid(f"between({brief(low)}, {brief(high)}): no time is so: write the shorter one first")
+        raise Invalid(f"between({brief(low)}, {brief(high)}): the first must not exceed the second")
     return found

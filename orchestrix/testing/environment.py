@@ -140,7 +140,7 @@ class ScenarioEnvironment:
         """What `work` returns, run on virtual time. Raises `StoryError` within a running loop."""
         if asyncio._get_running_loop() is not None:
             work.close()
-            raise StoryError("a story has a loop of its own: play it in a plain function, not in an `async def`")
+            raise StoryError("a story has its own event loop: run it in a plain function, not in an `async def`")
         with clock.use(VirtualClock(self.loop, self._chance)), self._heard(), crash.heard_by(self._at):
             return self.loop.run_until_complete(work)
 

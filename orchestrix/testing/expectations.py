@@ -99,7 +99,7 @@ def differences(ending: Ending, expected: Expected, doubtful: Collection[str] = 
     """
     for name, wanted in expected.items():
         if name not in Expected.__annotations__:
-            raise TypeError(f"{name!r} cannot be expected: there are {', '.join(Expected.__annotations__)}")
+            raise TypeError(f"{name!r} cannot be expected: known are {', '.join(Expected.__annotations__)}")
         found = getattr(ending, name)
         if (kind := _KINDS.get(name)) is not None:
             demand("expect", **{name: (wanted, kind)})
@@ -119,7 +119,7 @@ def differences(ending: Ending, expected: Expected, doubtful: Collection[str] = 
 
 SEVERAL: Final = ArgumentKind(
     lambda value: isinstance(value, Sequence) and not isinstance(value, str),
-    "a list of texts",
+    "a list of strings",
     lambda value: f"[{brief(value)}]" if isinstance(value, str) else '["…"]',
 )
 _KINDS: Final = {

@@ -78,7 +78,7 @@ class HandlerRunner:
     async def _own(self, context: Context, command: Command) -> Output:
         handler = self._handlers.get(command.type)
         if handler is None:
-            raise ConfigError(f"{command.type} has no handler for a try that its answers leave out")
+            raise ConfigError(f"{command.type} has no handler for an attempt without a stubbed answer")
         known = replace(context, settings=self._settings.get(command.type))
         output = handler(known, command)  # a plain function runs here: threads do not exist on virtual time
         return await output if inspect.isawaitable(output) else output

@@ -31,7 +31,7 @@ def handlers_for(parts: Part | Iterable[Part], saga: Saga, settings: Given | Non
             if command in known:
                 table.add(command, handler)
             elif not isinstance(part, ModuleType):
-                raise ConfigError(f"saga {saga.name!r} has no command {command}: it has {', '.join(known)}")
+                raise ConfigError(f"saga {saga.name!r} has no command {command}; it has {', '.join(known)}")
     settle(table, settings)
     return table
 
@@ -41,7 +41,7 @@ def _each(parts: Part | Iterable[Part]) -> Iterable[Part]:
         return [parts]
     given: object = parts
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ConfigError(f"{brief(given)} is no handler: give functions with @handles, their module, or a mapping")
+        raise ConfigError(f"{brief(given)} is not a handler: give functions with @handles, their module, or a mapping")
     return given
 
 
@@ -49,7 +49,7 @@ def _read(part: Part) -> list[tuple[str, Handler]]:
     if isinstance(part, Mapping):
         return list(part.items())
     if not isinstance(part, ModuleType) and not callable(part):
-        raise ConfigError(f"{brief(part)} is no handler: give functions with @handles, their module, or a mapping")
+        raise ConfigError(f"{brief(part)} is not a handler: give functions with @handles, their module, or a mapping")
     if isinstance(part, ModuleType):
         values = list(vars(part).values())
         return _found([one for one in registered if any(one.handler is value for value in values)], part.__name__)

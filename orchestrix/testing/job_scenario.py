@@ -154,7 +154,7 @@ def given_job(
     known = [one for one in registered_jobs if one.function is job]
     if not known:
         name = getattr(job, "__qualname__", brief(job))
-        raise ConfigError(f'{name} does no job: write @job("…") above it')
+        raise ConfigError(f'{name} is not a job: write @job("…") above it')
     demand(
         "given_job", payload=(payload, perhaps(OBJECT)), attempt=(attempt, COUNT), key=(key, NAME), seed=(seed, WHOLE)
     )
@@ -190,7 +190,7 @@ class JobStory:
 
     def cancel(
         self,
-        reason: str = "the story says so",
+        reason: str = "requested by the story",
         *,
         at: Span | None = None,
         after: str | None = None,
@@ -207,7 +207,7 @@ class JobStory:
         """Stops the worker after its usual wait for the job; the point is given as in `cancel`."""
 
         def tell(halt: StopSignal) -> None:
-            halt.set(StopCause.WORKER_STOPPED, "the worker stopped before the job had ended")
+            halt.set(StopCause.WORKER_STOPPED, "the worker stopped before the job ended")
             halt.hurry()
 
         return self._stop("worker_stops", tell, at, after, percent)
@@ -215,7 +215,7 @@ class JobStory:
     def run(self, *, limit: Span = "1h") -> JobStory:
         """Runs the attempt to its end. Raises `StoryError` if it does not end within `limit`."""
         if asyncio._get_running_loop() is not None:
-            raise StoryError("a story has a loop of its own: play it in a plain function, not in an `async def`")
+            raise StoryError("a story has its own event loop: run it in a plain function, not in an `async def`")
         loop = VirtualLoop()
         with clock.use(VirtualClock(loop, SeededRng(f"{self._seed}:job"))):
             try:
@@ -236,7 +236,7 @@ class JobStory:
     def ending(self) -> AttemptOutcome:
         """The attempt's final status, result and error. Raises `StoryError` before `run`."""
         if self._ending is None:
-            raise StoryError("nothing has happened yet: run() the story first")
+            raise StoryError("the story has not run yet: call run() first")
         return self._ending
 
     @property
@@ -259,7 +259,7 @@ class JobStory:
 
     def _stop(self, call: str, tell: StopCall, at: Span | None, after: str | None, percent: float | None) -> JobStory:
         if sum(one is not None for one in (at, after, percent)) != 1:
-            raise ConfigError("say one moment: at= a time, after= a line of its log, or percent= of its progress")
+            raise ConfigError("give one of at= (a time), after= (a line of its log) or percent= (of its progress)")
         demand(call, after=(after, perhaps(TEXT)), percent=(percent, perhaps(PERCENT)))
         self._words.append(_Word(tell, None if at is None else seconds_of(at), after, percent))
         return self
@@ -284,7 +284,7 @@ class JobStory:
                 async with asyncio.timeout(limit):
                     ending = await performance.run()
         except TimeoutError:
-            raise StoryError(f"the job has not ended within {limit:g} s\n\n{self.table()}") from None
+            raise StoryError(f"the job did not end within {limit:g} s\n\n{self.table()}") from None
         finally:
             halt.over, self._elapsed = True, loop.time() - began
         self._ending, self._status = ending, TIMED_OUT if over() or _is_timeout(ending) else ending.status
@@ -297,7 +297,7 @@ class JobStory:
         def tell() -> None:
             if halt.cause is None:
                 said.append(True)
-                halt.set(StopCause.CANCELLED, "its time is over")
+                halt.set(StopCause.CANCELLED, "timed out")
 
         if self._order.timeout is not None:
             loop.call_later(self._order.timeout, tell)
@@ -323,7 +323,7 @@ class JobStory:
                     demand("expect", logs=(wanted, SEVERAL))
                 yield from differ(name, found[name], wanted)
             else:
-                raise TypeError(f"{name!r} cannot be expected: there are {', '.join(JobExpected.__annotations__)}")
+                raise TypeError(f"{name!r} cannot be expected: known are {', '.join(JobExpected.__annotations__)}")
 
 
 def _is_timeout(ending: AttemptOutcome) -> bool:

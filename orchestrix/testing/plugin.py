@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrix.testing import Story
     from orchestrix.testing.handlers import Part
 
-SECTION = "what happened in the story"
+SECTION = "trace of the story"
 
 
 @pytest.fixture

@@ -46,6 +46,6 @@ class AuthorProject:
     def _settings(self) -> Settings:
         file = config_file.found(None, os.environ, self._folder, installed=False)
         if file is None:
-            helps = f"give orchestrix_story a Saga and its handlers, or name the file by {config_file.VARIABLE}"
-            raise ConfigError(f"there is no {self._folder / config_file.NAME}: {helps}")
+            helps = f"give orchestrix_story a Saga and its handlers, or set {config_file.VARIABLE}"
+            raise ConfigError(f"{self._folder / config_file.NAME} does not exist: {helps}")
         return settings.load(file=file)

@@ -50,7 +50,7 @@ from orchestrix.testing.stubs import When
 Act: TypeAlias = Callable[[ScenarioEnvironment], object]
 Check: TypeAlias = Callable[[], object]
 ACTOR: Final = "ada"
-DEFAULT_REASON: Final = "the story says so"
+DEFAULT_REASON: Final = "requested by the story"
 SHOWN_RUNS: Final = 10
 """How many crashes that change the ending are named."""
 
@@ -250,13 +250,13 @@ class Story:
         catalog = Catalog([self._plot.saga])
         known = (*catalog.commands, *catalog.jobs)
         if command not in known:
-            raise ConfigError(f"saga {self._plot.saga.name!r} has no command {command}: it has {', '.join(known)}")
+            raise ConfigError(f"saga {self._plot.saga.name!r} has no command {command}; it has {', '.join(known)}")
 
     @property
     def _played(self) -> ScenarioEnvironment:
         self._refuse_closed()
         if self._stage is None:
-            raise StoryError("nothing has happened yet: run() the story first")
+            raise StoryError("the story has not run yet: call run() first")
         return self._stage
 
     def _ask(self, ask: ActionRequest) -> Story:
@@ -266,7 +266,7 @@ class Story:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise StoryError("the story is closed: ask it before, or tell another")
+            raise StoryError("the story is closed: query it before, or create another")
 
     def _do(self, act: Act) -> None:
         self._refuse_closed()
@@ -281,7 +281,7 @@ class Story:
         catalog = Catalog([self._plot.saga])
         for command in (*catalog.commands, *catalog.jobs):
             if command not in self._plot.handlers and command not in self._plot.whens:
-                raise ConfigError(f'{command} has no handler: give it one, or say story.when("{command}").succeeds()')
+                raise ConfigError(f'{command} has no handler: give one, or use story.when("{command}").succeeds()')
         return ScenarioEnvironment(self._plot, crashes)
 
     def _again(
@@ -333,7 +333,7 @@ class CrashRun:
 def _run(stage: ScenarioEnvironment, until: Span | str | None, limit: float) -> None:
     if until is None:
         if not stage.play(_to_rest(stage, limit)):
-            raise StoryError(f"the saga has not come to rest within {limit:g} s\n\n{_table(stage)}")
+            raise StoryError(f"the saga neither ended nor blocked within {limit:g} s\n\n{_table(stage)}")
     elif is_span(until):
         ends = seconds_of(until) + stage.began
         stage.play(stage.until(lambda: False, ends - stage.loop.time()))
@@ -341,7 +341,7 @@ def _run(stage: ScenarioEnvironment, until: Span | str | None, limit: float) -> 
         reached = _reached(stage, str(until))
         stage.play(stage.until(lambda: reached() or stage.rests, limit))
         if not reached():
-            raise StoryError(f"it did not come to {until}\n\n{_table(stage)}")
+            raise StoryError(f"it did not reach {until}\n\n{_table(stage)}")
 
 
 async def _to_rest(stage: ScenarioEnvironment, limit: float) -> bool:
@@ -360,7 +360,7 @@ def _reached(stage: ScenarioEnvironment, what: str) -> Callable[[], bool]:
         return lambda: stage.passed(moment, what) > before
     states = {state for move in stage.plot.saga.moves for state in move}
     if what not in states:
-        raise ConfigError(f"{what!r} is no time, and no state, command or event of saga {stage.plot.saga.name!r}")
+        raise ConfigError(f"{what!r} is not a time, nor a state, command or event of saga {stage.plot.saga.name!r}")
     return lambda: stage.row is not None and stage.row.state == what
 
 
@@ -369,7 +369,7 @@ def _ending(stage: ScenarioEnvironment) -> Ending:
 
 
 def _missed(stage: ScenarioEnvironment) -> list[str]:
-    return [f"the crash {place} never came" for place in stage.passages.missed()]
+    return [f"the crash {place} never happened" for place in stage.passages.missed()]
 
 
 def _checked(check: Check | None) -> list[str]:

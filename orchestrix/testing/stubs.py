@@ -41,7 +41,7 @@ class When:
 
     @called_as('.fails("Busy", "no line is free", retryable=False)', ConfigError)
     def fails(
-        self, type: str, message: str = "as told", *, retryable: bool = True, retry_after: Span | None = None
+        self, type: str, message: str = "stubbed", *, retryable: bool = True, retry_after: Span | None = None
     ) -> When:
         """The step fails, with an error of this type; `retryable` says whether another try may help.
 
@@ -57,7 +57,7 @@ class When:
         return self._add(StubbedAnswer(play))
 
     @called_as('.holds("the amount is over the limit")', ConfigError)
-    def holds(self, reason: str = "as told", *, unsure: bool = False) -> When:
+    def holds(self, reason: str = "stubbed", *, unsure: bool = False) -> When:
         """The step asks for a person: the saga waits for one, with the blocker `held`. `unsure` is as in `Hold`."""
         demand("holds", reason=(reason, REASON), unsure=(unsure, FLAG))
 
@@ -97,13 +97,13 @@ class When:
         """Limits the last answer to so many tries. Raises `Invalid`."""
         demand("times", tries=(tries, COUNT))
         if not self.answers:
-            raise Invalid("times(n) limits an answer to n tries: say the answer first")
+            raise Invalid("times(n) limits an answer to n attempts: stub the answer first")
         self.answers[-1] = replace(self.answers[-1], times=tries)
         return self
 
     def _add(self, answer: StubbedAnswer) -> When:
         if self.answers and self.answers[-1].times is None:
-            raise Invalid(f"{self.command} has its answer for all tries already: limit that one with .times(n)")
+            raise Invalid(f"{self.command} already has an answer for all attempts: limit that one with .times(n)")
         self.answers.append(answer)
         return self
 

@@ -36,11 +36,11 @@ class Backpressure:
         """Notes that what `key` stands for is unavailable (still or from now on) because of `error`."""
         if not self._troubles:
             self._since = clock.monotonic()
-            LOGGER.warning("takes no more commands for now: %s", error)
+            LOGGER.warning("commands paused: %s", error)
         self._troubles.add(key)
         if clock.monotonic() - self._since >= REOPEN_AFTER_S:
             self._since = clock.monotonic()
-            LOGGER.warning("gives its commands to other workers, for it has waited for %d s: %s", REOPEN_AFTER_S, error)
+            LOGGER.warning("commands paused for %d s, requeueing them for other workers: %s", REOPEN_AFTER_S, error)
             async with self._lock:
                 await self._consumer.reopen()
                 self._paused = False
@@ -51,7 +51,7 @@ class Backpressure:
         if key in self._troubles:
             self._troubles.discard(key)
             if not self._troubles:
-                LOGGER.warning("takes commands again")
+                LOGGER.warning("commands resumed")
             await self._follow()
 
     async def halt(self) -> None:

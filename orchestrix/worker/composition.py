@@ -52,7 +52,7 @@ def assemble(
             settings, broker, authored.jobs, job_queues, JobStateGuard(database, name, settings.jobs.silent)
         )
         for one in authored.replaced_jobs:
-            LOGGER.warning("job %s is done by a module of ORCHESTRIX_WORKERS instead of the one of %s", one, NAME)
+            LOGGER.warning("job %s: a module of ORCHESTRIX_WORKERS replaces the one of %s", one, NAME)
     _warn_of_undo(catalog, [*handlers, *(authored.jobs if runner is not None else ())], known)
     at_work = [one.function for one in authored.jobs.values()] if runner is not None else []
     authored.sections.check([*handlers.values(), *at_work])
@@ -66,7 +66,7 @@ def _runner(
     if not jobs and not queues:
         return None
     for queue in set(queues) - set(jobs.queues):
-        LOGGER.warning("no job here names the queue %s: what comes there is done by the functions of others", queue)
+        LOGGER.warning("job queue %s: none of the jobs here names it; it needs other workers", queue)
     tuned = settings.worker
     return JobRunner(
         broker,
@@ -87,12 +87,12 @@ def _handlers(authored: AuthorCode, catalog: Catalog, queues: Sequence[str]) -> 
         if queue not in known:
             raise ConfigError(
                 f"this worker has no handler for {queue}; it has {', '.join(known) or 'none'}: "
-                f"name the module that has it in ORCHESTRIX_WORKERS or {NAME}"
+                f"add its module to ORCHESTRIX_WORKERS or {NAME}"
             )
     table = HandlerTable()
     for command in dict.fromkeys(queues or known):
         if command in authored.replaced:
-            LOGGER.warning("%s is handled by a module of ORCHESTRIX_WORKERS instead of the one of %s", command, NAME)
+            LOGGER.warning("%s: a module of ORCHESTRIX_WORKERS replaces the handler of %s", command, NAME)
         table.add(command, known[command])
         table.settings[command] = authored.sections.of(known[command])
     _warn_of_replaced(catalog, table, authored.replaced, known)
@@ -106,10 +106,10 @@ def _warn_of_undo(catalog: Catalog, served: Collection[str], known: Collection[s
             if not isinstance(step.undo, Compensation) or _work(step) not in served or _work(step.undo) in known:
                 continue
             if step.undo.job is None:
-                lacks = f"its undo {step.undo.command} has none: another worker must serve it"
+                lacks = f"but its undo {step.undo.command} has none: another worker must serve it"
             else:
                 job, queue = step.undo.job.name, step.undo.job.queue
-                lacks = f"its undo, the job {job}, has no function here: another worker of queue {queue} must have it"
+                lacks = f"but its undo, the job {job}, has none: another worker of queue {queue} must have it"
             has = "a handler" if step.job is None else "a function"
             LOGGER.warning("%s has %s here, %s", _work(step), has, lacks)
 
@@ -127,4 +127,4 @@ def _warn_of_replaced(
         owner = catalog.command(command)
         undo = owner.step.undo if owner is not None and not owner.undoes else None
         if isinstance(undo, Compensation) and undo.command in known and undo.command not in replaced:
-            LOGGER.warning("%s is undone by %s of %s, which finds only its own work", command, undo.command, NAME)
+            LOGGER.warning("%s is undone by %s of %s, which finds only its own effects", command, undo.command, NAME)

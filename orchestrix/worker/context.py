@@ -27,7 +27,7 @@ class StepLogger(logging.LoggerAdapter[logging.Logger]):
     if not TYPE_CHECKING:  # it would hide from type checkers that it cannot be called
 
         def __call__(self, *_args: object, **_named: object) -> NoReturn:
-            raise BadCall('context.log(…) is a job\'s: a step writes by a logger, context.log.info("…")')
+            raise BadCall('context.log(…) is for jobs: a step uses a logger, context.log.info("…")')
 
 
 class GroupStore(Protocol):

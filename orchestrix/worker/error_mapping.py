@@ -14,10 +14,10 @@ from orchestrix.worker.function_checks import is_ours
 
 _TELLING: Final = (Permanent, BadCall, StepFailed, *INFRASTRUCTURE_ERRORS)
 _WORDLESS: Final = (
-    (SystemExit, "it has called exit(), which ends no worker: return, or raise an error that says why"),
+    (SystemExit, "it called exit(), which does not end a worker: return, or raise an error with the reason"),
     (
         asyncio.CancelledError,
-        "nobody has cancelled it: something that it awaits was cancelled, or it has raised this itself",
+        "it was not cancelled: something that it awaited was, or it raised this itself",
     ),
 )
 """Errors without a text of their own, and what is reported for them."""
@@ -83,7 +83,7 @@ def printable(error: BaseException) -> BaseException:
     try:
         traceback.format_exception(error)
     except BaseException:
-        words = f"{type(error).__name__}, whose text, or that of its cause, cannot be read"
+        words = f"{type(error).__name__} (its text cannot be read)"
         return UnprintableError(words).with_traceback(error.__traceback__)
     return error
 

@@ -21,6 +21,7 @@ from functools import wraps
 from typing import Any, Final, ParamSpec
 
 from orchestrix.errors import Invalid, RetryableError, SchemaMismatch, Unavailable
+from orchestrix.quantities import duration
 from orchestrix.saga.errors import OrchestrixError
 from orchestrix.saga.validation.arguments import FLAG, SECONDS, ArgumentKind, complaint, number, perhaps
 from orchestrix.saga.validation.signatures import made_as
@@ -33,8 +34,8 @@ INFRASTRUCTURE_ERRORS: Final = (RetryableError, SchemaMismatch)
 """Errors of the worker's own infrastructure: never reported, always waited for."""
 MAX_RETRY_AFTER_S: Final = 30 * 86_400
 """Seconds: the upper limit of the wait that a worker may request."""
-NO_REASON_GIVEN: Final = "it does not say why"
-RETRY_REQUESTED: Final = "it asks to be tried again later"
+NO_REASON_GIVEN: Final = "no reason given"
+RETRY_REQUESTED: Final = "the handler asked for a retry"
 _NUMBER: Final = re.compile(r"\s*[-+]?[0-9.,]+\s*(?:s|sec|seconds)?\s*")
 """A text that was meant as a number of seconds."""
 _WAIT: Final = ArgumentKind(
@@ -44,11 +45,11 @@ _WAIT: Final = ArgumentKind(
 )
 _ELSEWHERE: Final = {
     "sleep": "write await asyncio.sleep(…), or time.sleep(…) in a thread",
-    "progress": "only a job says how far it is",
-    "payload": "what a step is given is command.data",
-    "data": "what a job is given is context.payload",
-    "effect_key": "a job that is no step of a saga marks its effects by context.job_id",
-    "idempotency_key": "a job marks its effects by context.job_id",
+    "progress": "only a job reports progress",
+    "payload": "a step's input is command.data",
+    "data": "a job's input is context.payload",
+    "effect_key": "a job that is not a step of a saga keys its effects by context.job_id",
+    "idempotency_key": "a job keys its effects by context.job_id",
 }
 """What the context of a step has and that of a job lacks, or the other way round."""
 
@@ -133,6 +134,8 @@ class Retry(StepFailed):
         if isinstance(wait, str) and message is RETRY_REQUESTED and not _NUMBER.fullmatch(wait):
             wait, message = None, wait
         demand(self.__class__.__name__, after=(wait, perhaps(_WAIT)))
+        if message is RETRY_REQUESTED and wait:
+            message = f"{RETRY_REQUESTED} in {duration(wait)}"
         super().__init__(type, message, retryable=True, retry_after=wait)
 
 
@@ -186,5 +189,5 @@ def no_such(who: str, context: object, name: str) -> BadCall:
         return BadCall(lacks)
     known = sorted(one for one in {*dir(type(context)), *getattr(context, "__dict__", ())} if not one.startswith("_"))
     near = get_close_matches(name, known, 1)
-    meant = f"perhaps {near[0]} is meant" if near else f"it has {', '.join(known)}"
+    meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
     return BadCall(f"{lacks}: {_ELSEWHERE.get(name, meant)}")

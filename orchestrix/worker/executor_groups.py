@@ -31,7 +31,7 @@ class ExecutorGroups:
 
         group = await self._database.run(work)
         if not _is_own(group.marker, marker):
-            raise Permanent("ForeignGroup", f"an executor group named {name!r} is there already")
+            raise Permanent("ForeignGroup", f"an executor group named {name!r} already exists")
 
     async def remove(self, command: Command, marker: str, name: str) -> None:
         """Deletes the group if this saga's step has made it; any other stays."""
@@ -55,4 +55,4 @@ async def _hold(tx: Transaction, command: Command) -> None:
     on."""
     row = await share_lock(tx, saga_tables_of(command.saga), command.app_id)
     if row is None or (row.command_id, row.state) != (command.id, command.expected_state):
-        raise Permanent("Undone", "the saga has moved on meanwhile and does not wait for this command any more")
+        raise Permanent("Undone", "the saga moved on meanwhile and no longer waits for this command")

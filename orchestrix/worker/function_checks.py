@@ -28,11 +28,11 @@ def place_of(function: object) -> str:
 def checked(function: Callable[..., Any], count: int, arguments: str) -> None:
     """Raises `ConfigError` unless it takes `count` `arguments`, and answers by what it returns."""
     if not callable(function):
-        raise ConfigError(f"{place_of(function)} is no function: write def or async def below the decorator")
+        raise ConfigError(f"{place_of(function)} is not a function: write def or async def below the decorator")
     if isinstance(function, type):
         raise ConfigError(f"{place_of(function)} is a class: write def or async def below the decorator")
     if (kind := _yielding(function)) is not None:
-        raise ConfigError(f"{place_of(function)} is {kind} function, for it has a yield: return a mapping, or None")
+        raise ConfigError(f"{place_of(function)} is {kind} function (it has a yield): return a mapping, or None")
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:

@@ -92,7 +92,7 @@ def load_resources(names: Sequence[str], folder: str | None = None) -> list[Reso
             raise ConfigError(f"{where}: {_where(module)} has no Resource at its top level: write NAME = Resource(…)")
         for one in theirs:
             if found.setdefault(one.path, one) is not one:
-                raise ConfigError(f"{where}: {_where(module)} has a second Resource at {one.path}: one path, one saga")
+                raise ConfigError(f"{where}: {_where(module)} has two Resources at {one.path}: change one path")
     return list(found.values())
 
 
@@ -135,7 +135,7 @@ def load_modules(names: Sequence[str], setting: str, folder: str | None = None) 
 
 def _load(name: str, setting: str, folder: str | None) -> ModuleType:
     if (top := _top(name)) in LIBRARY_PACKAGES:
-        raise ConfigError(f"{setting}: {name!r} cannot be loaded, for {top!r} is a package of Orchestrix: rename yours")
+        raise ConfigError(f"{setting}: {name!r} cannot be loaded: {top!r} is a package of Orchestrix; rename yours")
     try:
         with protected_logging():
             return importlib.import_module(name)
@@ -147,8 +147,8 @@ def _load(name: str, setting: str, folder: str | None) -> ModuleType:
 
 def _cause(name: str, error: BaseException, folder: str | None) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-        places = " nor in ".join(dict.fromkeys(filter(None, (folder, os.getcwd()))))
-        return f"there is no module {error.name!r} in {places} nor where Python looks for modules"
+        places = " or in ".join(dict.fromkeys(filter(None, (folder, os.getcwd()))))
+        return f"no module {error.name!r} in {places} or on the Python path"
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
     said = _said(error)
@@ -157,7 +157,7 @@ def _cause(name: str, error: BaseException, folder: str | None) -> str:
 
 def _said(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"it imports {error.name!r}, and Python finds no such module"
+        return f"it imports {error.name!r}, which Python does not find"
     told = unexpected_error(error)
     return told.message if isinstance(error, OrchestrixError) else f"{told.type}: {told.message}"
 

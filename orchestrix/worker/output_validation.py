@@ -48,7 +48,7 @@ def _read(plain: dict[Any, Any], most: int) -> dict[str, Any]:
         _refuse(flaw(plain))
         raise
     if found is None:
-        raise ValueError(f"it has {len(body)} bytes, at most {most} are allowed")
+        raise ValueError(f"it has {len(body)} bytes; at most {most} are allowed")
     if found != plain:  # a key that is not a string comes back as one
         _refuse(flaw(plain))
     return found
@@ -63,7 +63,7 @@ def _instead(output: object) -> str:
     if inspect.iscoroutine(output):
         output.close()  # it is never awaited, and Python warns of that here
     if inspect.isawaitable(output):
-        return ", for an await is missing: write return await … in an async def"
+        return ": an await is missing; write return await … in an async def"
     if isinstance(output, BaseModel):
         return ': return its .model_dump(mode="json")'
     if dataclasses.is_dataclass(output) and not isinstance(output, type):

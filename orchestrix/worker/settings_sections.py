@@ -70,12 +70,12 @@ class SettingsSections:
             raise ConfigError(f"{where} must be a class below pydantic.BaseModel, with fields")
         section = section_of(module, model)
         if not can_be_section(section):
-            raise ConfigError(f"{where}: {section!r} cannot be its section: name another, section: ClassVar[str] = …")
+            raise ConfigError(f"{where}: {section!r} cannot be its section: choose another, section: ClassVar[str] = …")
         known = self._values.get(section)
         if known is None:
             self._values[section] = _made(settings, section, model, where)
         elif type(known) is not model and section not in self._over:
-            raise ConfigError(f"{where}: section {section} has another model already: name another, by section = …")
+            raise ConfigError(f"{where}: section {section} already has another model: choose another section = …")
 
 
 def section_of(module: ModuleType, model: Any) -> str:
@@ -106,7 +106,7 @@ def _called(values: BaseModel) -> str:
 def _unforeseen(where: str, error: Exception) -> str:
     """The sentence for an error of the author's code that does not concern a value."""
     told = unexpected_error(error)
-    return f"{where} has raised {told.type}: {told.message}"
+    return f"{where} raised {told.type}: {told.message}"
 
 
 def _made(settings: Settings, section: str, model: type[BaseModel], where: str) -> BaseModel:
@@ -149,7 +149,7 @@ def _refuse_unknown(settings: Settings, section: str, given: Mapping[str, object
         said = settings.origin.named.get(f"{section}.{name}", "")
         if name.lower() not in spelled and not said.startswith(PREFIX):
             meant = nearest(name.lower(), spelled)
-            raise ConfigError(f"{said} is no setting" + (f": did you mean {spelled[meant]}?" if meant else ""))
+            raise ConfigError(f"{said} is not a setting" + (f": did you mean {spelled[meant]}?" if meant else ""))
 
 
 def _named(settings: Settings, section: str, name: str) -> str:

@@ -105,4 +105,4 @@ def ask(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, 
     try:
         return CompletedAwaitable(asyncio.run_coroutine_threadsafe(work(), loop).result())
     except concurrent.futures.CancelledError:
-        raise asyncio.CancelledError("the worker does not listen any more") from None
+        raise asyncio.CancelledError("the worker has stopped") from None

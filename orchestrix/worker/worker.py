@@ -146,11 +146,11 @@ class _Parts:
         intake = CommandConsumer(desk, worker._catalog, reporter, self._triage, runners.put, versions)
         looks = (StartReporter(reporter), window, PrefetchGrowth(consumer, desk), suspects, self._places)
         self._watch = SlotMonitor(lambda: runners.busy, looks, runners.ease)
-        self._intake = Loop("worker intake", intake.round)
-        self._waiting = Loop("early commands", self._triage.round)
-        self._reports = Loop("worker reports", reporter.round)
-        self._lanes = Loop("suspects", suspects.round)
-        self._watching = Loop("what is at work", self._watch.round)
+        self._intake = Loop("command consumer", intake.round)
+        self._waiting = Loop("command admission", self._triage.round)
+        self._reports = Loop("event reporter", reporter.round)
+        self._lanes = Loop("redelivered commands", suspects.round)
+        self._watching = Loop("slot monitor", self._watch.round)
 
     async def start(self) -> None:
         self.runners.start(self._triage, self._watch)
@@ -177,11 +177,11 @@ class _Parts:
             async with asyncio.timeout(2.0):
                 await self._outage.halt()
         except TimeoutError:
-            LOGGER.warning("the broker does not answer; it will give the commands to others")
+            LOGGER.warning("the broker does not answer; it will redeliver the commands to other workers")
 
     async def _report(self, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
                 await self._reporter.drained()
         except TimeoutError:
-            LOGGER.warning("some finished work could not be reported; it will be done again, which changes nothing")
+            LOGGER.warning("some finished work could not be reported; its commands are redelivered")

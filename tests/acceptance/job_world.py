@@ -323,7 +323,7 @@ class JobWorld:
 
 async def refused(process: Process, id: str) -> None:
     """Waits until the process has logged that a write of its own as the leader `id` was refused."""
-    await process.wait_for_line(rf"{id} wrote as the leader of term \d+[^\n]* nothing was written", deadline=20)
+    await process.wait_for_line(rf"{id} wrote as leader of term \d+[^\n]* nothing was written", deadline=20)
 
 
 def name_of(id: str) -> str:

@@ -84,7 +84,7 @@ async def test_a_saga_is_edited_again_and_again_without_a_restart_refused(
                 f"SENDING_{number}",
                 "COMPLETED",
             ]
-        replaced = "saga parcel version 1 was replaced, as none of its instances is live"
+        replaced = "saga parcel version 1 was replaced (it has no live instances)"
         assert (replaced in process.log()) == (number > 0), process.log_tail()
         await stopped(process)
 
@@ -101,7 +101,7 @@ async def test_an_edit_under_a_live_instance_asks_for_another_version_and_loses_
     edit(tmp_path, 2)
     refused = await processes.run_async("dev", "--port", str(free_port()), cwd=tmp_path, env=OWN, timeout=60)
     assert refused.returncode == 2, refused.stderr
-    assert "saga 'parcel' version 1 has 1 live instances and another definition here" in refused.stderr
+    assert "saga 'parcel' version 1 has 1 live instance and differs in this code" in refused.stderr
     assert "raise its version, Saga(…, version=2)" in refused.stderr
     assert "Traceback" not in refused.stderr
     edit(tmp_path, 2, version=2)

@@ -221,7 +221,7 @@ async def _broker_link_cut(world: JobWorld, *, leading: bool) -> str:
     finally:
         world.node(cut).heal()
     await world.ready()
-    return f"broker link of {'leader' if leading else 'follower'} cut"
+    return f"broker connection of {'leader' if leading else 'follower'} cut"
 
 
 def _cut(node: Member) -> None:

@@ -180,7 +180,7 @@ async def _frozen(nodes: Nodes) -> None:
     process.resume()
     refused = await process.wait_for_line(r"[^\n]*nothing was written[^\n]*", deadline=10)
     assert frozen in json.loads(refused[0])["message"]
-    await process.wait_for_line("joins again as node", deadline=15)
+    await process.wait_for_line("rejoining the cluster as node", deadline=15)
     nodes.running = running
 
 

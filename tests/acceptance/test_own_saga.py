@@ -122,8 +122,8 @@ async def test_a_worker_elsewhere_does_the_work_of_a_dev_without_handlers(proces
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("undo=NothingToUndo", "undo=None and NothingToUndo"), "say how it is undone"),
-        (('"PAYING", Comp', '"PAID", Comp'), "nothing leads on from PAID"),
+        (("undo=NothingToUndo", "undo=None and NothingToUndo"), "undo is required"),
+        (('"PAYING", Comp', '"PAID", Comp'), "PAID has no transition"),
         (('"evt.paid"', '"evt.reserved"'), "event evt.reserved belongs to more than one step"),
         (('@handles("cmd.pay")', '@handles("cmd.payed")'), "cmd.payed"),
     ],

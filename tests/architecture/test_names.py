@@ -1,4 +1,4 @@
-"""Names: the words of the former dialect do not come back, and no class name stands twice in the library."""
+"""Names and texts: the words of the former dialect do not come back, and no class name stands twice in the library."""
 
 from __future__ import annotations
 
@@ -97,3 +97,71 @@ def test_no_folder_has_more_than_eighteen_modules() -> None:
 )
 def test_a_former_word_is_seen(name: str, former: bool) -> None:
     assert bool(words(name) & FORMER) is former
+
+
+FORMER_PHRASES: Final = re.compile(
+    r"""
+    \bmend | \bin\ hand\b | \bnobody\b | \bsomebody\b | \banybody\b | \bgoes\ on\b | \banew\b | \bforesaw\b
+    | (?<![._])\bbeats?\b | (?<!/)\borders\b | \border\ for\b | (?<!dead\ )(?<!dead-)\bletters?\b(?!,|\ or)
+    | \btold\b | \btells?\b | \bwords?\ (?:of|to|is|are)\b | \b(?:is|are)\ out\b(?!\ of) | \bout\ at\b | \bat\ work\b
+    | \bheard\b | \bpokes?\b | \bthe\ lead\b | \bleft\ (?:behind|alone)\b | \bstands?\ still\b | \blost\ its\ memory\b
+    | \bis\ wanted\b | \bits\ time\ (?:is|was)\ over\b | \bdeath\ watch\b | \bhousekeeping\b | \bwake-ups\b
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What log lines, errors, explanations and names of loops do not say any more: see docs/glossary.md for the terms."""
+LOG_CALLS: Final = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+NAMED_CALLS: Final = {"Loop", "PeriodicDuty", "DelayedService", "stop_stage", "StepError", "AttemptEnding", "_later"}
+EXPLANATIONS: Final = ("orchestrix/engine/explain/", "orchestrix/domain/job_diagnosis.py")
+"""Modules all of whose texts are read by people."""
+REWRITTEN_APART: Final = ("orchestrix/api/", "orchestrix/cli/")
+"""Their texts have rules and tests of their own."""
+
+
+def texts(place: str, tree: ast.AST) -> list[str]:
+    """The texts of the source that people read: of log calls, raised errors, named loops and explanations."""
+    if place.startswith(EXPLANATIONS):
+        found: list[ast.AST] = [
+            one for one in ast.walk(tree) if isinstance(one, ast.Return | ast.Assign | ast.AnnAssign)
+        ]
+    else:
+        found = [one for one in ast.walk(tree) if isinstance(one, ast.Raise) or _is_told(one)]
+    parts = (part for one in found for part in ast.walk(one) if isinstance(part, ast.Constant))
+    return [part.value for part in parts if isinstance(part.value, str)]
+
+
+def _is_told(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Name):
+        return node.func.id in NAMED_CALLS
+    return isinstance(node.func, ast.Attribute) and node.func.attr in LOG_CALLS
+
+
+def test_no_text_for_people_has_a_former_phrase() -> None:
+    found = [
+        f"{module.place}: {text}"
+        for module in modules("orchestrix", "app", "sagas", "workers")
+        if not module.place.startswith(REWRITTEN_APART)
+        for text in texts(module.place, module.tree)
+        if FORMER_PHRASES.search(text)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "former"),
+    [
+        ('log.warning("wake-ups waits: %s", away)', True),
+        ('LOGGER.error("nobody can say whether %s has more time", job)', True),
+        ('raise Unavailable(f"orders of {queue} were lost")', True),
+        ('Loop("beats of workers", work)', True),
+        ('raise ConflictError("a locked row was changed by somebody else")', True),
+        ('log.info("the letter of %s", queue)', True),
+        ('log.info("%s dead letters, %d heartbeats", queue, beats)', False),
+        ('raise ConfigError("jobs.beat must be a letter, then letters, digits or dots")', False),
+        ('KEY = "orders of workers"', False),
+    ],
+)
+def test_a_former_phrase_is_seen_in_texts_for_people_alone(source: str, former: bool) -> None:
+    assert any(FORMER_PHRASES.search(text) for text in texts("orchestrix/x.py", ast.parse(source))) is former

@@ -245,7 +245,7 @@ async def forgotten(rig: Rig, at: At) -> None:
     await died(node, at)
     await _patience_is_over(rig)
     again, _ = await rig.ready_node()
-    await again.wait_for_line(f"the commands of its live sagas are sent again: {APPS}")
+    await again.wait_for_line(f"broker is new or was reset: re-sent {APPS}")
     rig.worker()
 
 

@@ -62,13 +62,15 @@ async def refused(database: Database, url: str) -> str:
 async def test_a_table_of_another_program_is_named(database: Database, empty_url: str, statement: str) -> None:
     await run(database, statement)
     said = await refused(database, empty_url)
-    assert said.startswith("the table jobs is another program's, and its name is one of ours; nothing was changed: ")
-    assert "name another database in ORCHESTRIX_DATABASE_URL" in said
+    assert said.startswith(
+        "the table jobs belongs to another program but has one of Orchestrix's names; nothing was changed. "
+    )
+    assert "Use another database in ORCHESTRIX_DATABASE_URL" in said
 
 
 async def test_all_of_them_are_named_and_no_others(database: Database, empty_url: str) -> None:
     await run(database, JOBS, "CREATE TABLE apps (id INTEGER)", "CREATE TABLE customers (id INTEGER)")
-    assert "tables of another program have names of ours: apps, jobs;" in await refused(database, empty_url)
+    assert "tables of another program use Orchestrix's names: apps, jobs;" in await refused(database, empty_url)
 
 
 async def test_other_tables_are_nobodys_business(database: Database, empty_url: str) -> None:
@@ -81,7 +83,7 @@ async def test_a_table_where_a_later_migration_puts_its_own_is_foreign(database:
     await migrator.upgrade(empty_url)
     await migrator.downgrade(empty_url, "0003")
     await run(database, JOBS)
-    assert "the table jobs is another program's" in await refused(database, empty_url)
+    assert "the table jobs belongs to another program" in await refused(database, empty_url)
     await run(database, "DROP TABLE jobs")
     await migrator.upgrade(empty_url)
     assert await migrator.check(empty_url) == []
@@ -93,7 +95,7 @@ async def test_a_revision_of_another_program_is_foreign(
 ) -> None:
     await run(database, "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
     await run(database, *(f"INSERT INTO alembic_version VALUES ('{revision}')" for revision in revisions))
-    assert "the table alembic_version is another program's" in await refused(database, empty_url)
+    assert "the table alembic_version belongs to another program" in await refused(database, empty_url)
     with pytest.raises(ConfigError, match="alembic_version"):
         await migrator.current(database)
 
@@ -113,7 +115,7 @@ async def test_a_version_table_that_is_none_is_foreign(
     database: Database, empty_url: str, statements: list[str]
 ) -> None:
     await run(database, *statements)
-    assert "the table alembic_version is another program's" in await refused(database, empty_url)
+    assert "the table alembic_version belongs to another program" in await refused(database, empty_url)
     with pytest.raises(ConfigError, match="alembic_version"):
         await migrator.current(database)
 
@@ -134,7 +136,7 @@ async def test_a_revision_that_looks_like_ours_is_foreign_where_no_table_of_ours
         JOBS,
     )
     said = await refused(database, empty_url)
-    assert "tables of another program have names of ours: alembic_version, jobs;" in said
+    assert "tables of another program use Orchestrix's names: alembic_version, jobs;" in said
 
 
 async def test_every_revision_of_ours_is_ours(database: Database, empty_url: str) -> None:
@@ -167,6 +169,6 @@ async def test_letters_of_another_case_are_the_same_name_in_sqlite(sqlite_url: s
     database = Database(sqlite_url, make=True)
     try:
         await run(database, "CREATE TABLE Jobs (id INTEGER)")
-        assert "the table jobs is another program's" in await refused(database, sqlite_url)
+        assert "the table jobs belongs to another program" in await refused(database, sqlite_url)
     finally:
         await database.close()

@@ -164,10 +164,10 @@ UNCHECKED: Final[dict[Plant, Found]] = {
     for name, plant, steered in (
         ("dispatch", partial(_in_task, "job dispatch"), "dispatch"),
         ("schedules", partial(_in_task, "schedules"), "schedules"),
-        ("time_outs", partial(_for_reason, "its time is over"), "time-outs"),
-        ("lost_workers", partial(_for_reason, "its worker was not heard any more"), "lost workers"),
-        ("orphans", partial(_in_task, "jobs whose owner is gone"), "orphans"),
-        ("deaths", partial(_in_task, "death watch"), "deaths"),
+        ("time_outs", partial(_for_reason, "timed out"), "time-outs"),
+        ("lost_workers", partial(_for_reason, "worker silent"), "lost workers"),
+        ("orphans", partial(_in_task, "orphan detector"), "orphans"),
+        ("deaths", partial(_in_task, "failure detector"), "deaths"),
     )
 }
 """Each sweep of the leader without the check of its term."""
@@ -217,7 +217,7 @@ def offers_after_a_crash_say_shutdown(patch: pytest.MonkeyPatch) -> None:
 
 
 def orphans_are_left(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks for jobs whose owner is gone."""
+    """Nobody looks for orphan detector."""
 
     async def none(tx: object, seconds: float, limit: int) -> list[JobRow]:
         return []

@@ -274,10 +274,10 @@ _SILENT: Final = partial(_exists, "state = 'RUNNING' AND channels = 1 AND worker
 STORIES: Final[dict[str, Story]] = {
     "dispatch": partial(late, task="job dispatch", prepare=_nothing, due=_DUE),
     "schedules": partial(late, task="schedules", prepare=_nothing, due=_always),
-    "time-outs": partial(late, task="time-outs of jobs", prepare=_lose_worker, due=_OVERDUE),
-    "lost workers": partial(late, task="time-outs of jobs", prepare=_lose_worker, due=_SILENT),
-    "orphans": partial(late, task="jobs whose owner is gone", prepare=_lose_owner, due=_always),
-    "deaths": partial(late, task="death watch", prepare=_lose_owner, due=_always),
+    "time-outs": partial(late, task="job rescuer", prepare=_lose_worker, due=_OVERDUE),
+    "lost workers": partial(late, task="job rescuer", prepare=_lose_worker, due=_SILENT),
+    "orphans": partial(late, task="orphan detector", prepare=_lose_owner, due=_always),
+    "deaths": partial(late, task="failure detector", prepare=_lose_owner, due=_always),
     "back and forth": back_and_forth,
     "drained alone": drained_alone,
 }

@@ -53,8 +53,8 @@ EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kin
     "a process died in the middle": re.compile(r" dies at step \d"),
     "a leader without broker": re.compile(r" term \d+ \S+ alone"),
     "a refused write": re.compile("nothing was written"),
-    "somebody missing": re.compile("its queue is gone"),
-    "somebody silent": re.compile("not heard of since"),
+    "somebody missing": re.compile("its presence queue is gone"),
+    "somebody silent": re.compile("is considered dead: last heartbeat"),
 }
 
 

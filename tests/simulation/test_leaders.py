@@ -46,9 +46,9 @@ def test_there_is_one_leader_a_term_and_always_one_in_the_end(scale: Callable[[i
 EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kind in leaders.KINDS} | {
     "a process died in the middle": re.compile(r" dies at step \d"),
     "a leader without broker": re.compile(r" term \d+ \S+ alone"),
-    "a leader whose lease ran out": re.compile("the lease has run out"),
-    "a refused renewal": re.compile("a newer term has begun"),
-    "a newer token": re.compile("a newer token has come"),
+    "a leader whose lease ran out": re.compile("the lease expired"),
+    "a refused renewal": re.compile("a newer term began"),
+    "a newer token": re.compile("a newer election token arrived"),
     "a leader that gets its link back": re.compile(r"log .*elected leader: term \d+, mode broker"),
 }
 

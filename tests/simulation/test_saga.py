@@ -68,6 +68,6 @@ EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind}  +member") for ki
     "an event came twice": re.compile(r" repeated evt\."),
     "a step failed": re.compile(r" published evt\.stepFailed "),
     "a start was asked for again": re.compile(r" answered .* (?:ExistingSaga|Replayed)"),
-    "the broker lost its memory": re.compile(r"the broker did not know its queues"),
+    "broker data lost": re.compile(r"broker is new or was reset"),
     "no queue took a message": re.compile(r" to (?:nobody|orchestrator\.unrouted)"),
 }

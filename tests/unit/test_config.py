@@ -42,12 +42,12 @@ def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
     ],
 )
 def test_a_slip_is_told_with_what_was_meant(name: str, meant: str) -> None:
-    assert idle_variables({name: "x"}) == [f"{name} is no setting: did you mean {meant}?"]
+    assert idle_variables({name: "x"}) == [f"{name} is not a setting: did you mean {meant}?"]
 
 
 @pytest.mark.parametrize("name", ["ORCHESTRIX_FOO", "ORCHESTRIX_API__KEY", "ORCHESTRIX_NODE_NAME", "ORCHESTRIX_"])
 def test_what_is_not_near_gets_no_guess(name: str) -> None:
-    assert idle_variables({name: "x"}) == [f"{name} is no setting"]
+    assert idle_variables({name: "x"}) == [f"{name} is not a setting"]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_not_near_gets_no_guess(name: str) -> None:
     ],
 )
 def test_what_only_begins_like_a_variable_of_ours_is_told(name: str, meant: str) -> None:
-    assert idle_variables({name: "x"}) == [f"{name} is no setting" + (f": did you mean {meant}?" if meant else "")]
+    assert idle_variables({name: "x"}) == [f"{name} is not a setting" + (f": did you mean {meant}?" if meant else "")]
 
 
 @pytest.mark.parametrize(
@@ -102,19 +102,19 @@ def test_no_tokens_are_no_tokens(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("geheim", "token 1 is not name:secret"),
-        ("ada:", "token 1 is not name:secret"),
-        (":geheim", "token 1 is not name:secret"),
-        ("ada:geheim,", "token 2 is not name:secret"),
-        (",", "token 1 is not name:secret"),
-        ("ada:geheim,bob:ge heim", "token 2 is not name:secret"),
-        ("ada:gehéim", "token 1 is not name:secret"),
-        ("a b:geheim", "token 1 is not name:secret"),
-        (f"{'x' * 101}:geheim", "token 1 is not name:secret"),
+        ("geheim", "token 1 must be name:secret"),
+        ("ada:", "token 1 must be name:secret"),
+        (":geheim", "token 1 must be name:secret"),
+        ("ada:geheim,", "token 2 must be name:secret"),
+        (",", "token 1 must be name:secret"),
+        ("ada:geheim,bob:ge heim", "token 2 must be name:secret"),
+        ("ada:gehéim", "token 1 must be name:secret"),
+        ("a b:geheim", "token 1 must be name:secret"),
+        (f"{'x' * 101}:geheim", "token 1 must be name:secret"),
         ("orchestrator:geheim", "token 1 is named orchestrator"),
         ("anonymous:geheim", "token 1 is named anonymous"),
-        ("ada:geheim,ada:geheim2", "token 2 has a name or a secret that stands before already"),
-        ("ada:geheim,bob:geheim", "token 2 has a name or a secret that stands before already"),
+        ("ada:geheim,ada:geheim2", "the name or the secret of token 2 was given more than once"),
+        ("ada:geheim,bob:geheim", "the name or the secret of token 2 was given more than once"),
     ],
 )
 def test_bad_tokens_are_refused_by_their_place(text: str, said: str) -> None:
@@ -128,7 +128,7 @@ def test_bad_tokens_are_refused_by_their_place(text: str, said: str) -> None:
 def test_a_token_that_no_api_can_have_is_refused(value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load({"ORCHESTRIX_API__TOKEN": value})
-    assert str(refused.value) == "ORCHESTRIX_API__TOKEN: a secret is visible ASCII characters without a comma"
+    assert str(refused.value) == "ORCHESTRIX_API__TOKEN: a secret must be visible ASCII characters without a comma"
 
 
 def test_tokens_and_nobody_asked_contradict() -> None:
@@ -151,7 +151,7 @@ def test_a_bad_node_id_is_refused_in_a_sentence(value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load({"ORCHESTRIX_NODE_ID": value})
     assert str(refused.value) == (
-        "ORCHESTRIX_NODE_ID: write 1 to 40 letters, digits, dots, - or _, of which the first is a letter or a digit"
+        "ORCHESTRIX_NODE_ID: write 1 to 40 letters, digits, dots, - or _, starting with a letter or a digit"
     )
 
 
@@ -172,13 +172,13 @@ def test_the_cluster_has_the_times_that_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"CLUSTER__RENEW": "15"}, "cluster.renew (15) is not under half of cluster.lease (30)"),
-        ({"CLUSTER__LEASE": "20"}, "cluster.renew (10) is not under half of cluster.lease (20)"),
-        ({"CLUSTER__HEARTBEAT": "20"}, "cluster.heartbeat (20) is not under half of cluster.dead (30)"),
+        ({"CLUSTER__RENEW": "15"}, "cluster.renew (15) must be below half of cluster.lease (30)"),
+        ({"CLUSTER__LEASE": "20"}, "cluster.renew (10) must be below half of cluster.lease (20)"),
+        ({"CLUSTER__HEARTBEAT": "20"}, "cluster.heartbeat (20) must be below half of cluster.dead (30)"),
         ({"CLUSTER__HANDOFF_HARD": "15"}, "cluster.handoff_hard (15) is not above"),
         ({"CLUSTER__HANDOFF_ACK": "30"}, "cluster.handoff_hard (60) is not above"),
         ({"CLUSTER__PRESENCE": "30"}, "cluster.presence (30) is not below cluster.dead (30)"),
-        ({"JOBS__BEAT": "15"}, "jobs.beat (15) is not under half of jobs.silent (30)"),
+        ({"JOBS__BEAT": "15"}, "jobs.beat (15) must be below half of jobs.silent (30)"),
     ],
 )
 def test_times_that_contradict_each_other_are_refused_in_a_sentence(environ: dict[str, str], said: str) -> None:
@@ -196,7 +196,7 @@ def test_very_many_unknown_variables_are_not_all_told() -> None:
     environ = {f"ORCHESTRIX_NONSENSE_{n}": "x" for n in range(2000)}
     sentences = idle_variables(environ)
     assert len(sentences) == 21
-    assert sentences[-1] == "1980 more ORCHESTRIX_ variables are no settings"
+    assert sentences[-1] == "1980 more ORCHESTRIX_ variables are not settings"
     [long] = idle_variables({"ORCHESTRIX_" + "X" * 100_000: "x"})
     assert len(long) < 300
 
@@ -253,8 +253,8 @@ def refusal(variable: str, value: str) -> str:
             "ORCHESTRIX_LOG__FORMAT: write one of auto, json, pretty: did you mean json?",
         ),
         ("ORCHESTRIX_CLUSTER__LEASE", "inf", "ORCHESTRIX_CLUSTER__LEASE: write a number from 0.01 to 2592000"),
-        ("ORCHESTRIX_HTTP__ALLOWED_HOSTS", "*", "ORCHESTRIX_HTTP__ALLOWED_HOSTS: write names of hosts with commas"),
-        ("ORCHESTRIX_HTTP__ALLOWED_HOSTS", "http://x/", "ORCHESTRIX_HTTP__ALLOWED_HOSTS: write names of hosts"),
+        ("ORCHESTRIX_HTTP__ALLOWED_HOSTS", "*", "ORCHESTRIX_HTTP__ALLOWED_HOSTS: write host names separated by commas"),
+        ("ORCHESTRIX_HTTP__ALLOWED_HOSTS", "http://x/", "ORCHESTRIX_HTTP__ALLOWED_HOSTS: write host names"),
         ("ORCHESTRIX_HTTP__CORS_ORIGINS", "*", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),
         ("ORCHESTRIX_HTTP__CORS_ORIGINS", "ui.example", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),
         ("ORCHESTRIX_HTTP__CORS_ORIGINS", "http://x/", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),

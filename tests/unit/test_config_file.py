@@ -64,14 +64,14 @@ def test_what_stands_in_its_place_is_not_passed_over(tmp_path: Path, place: str,
         (tmp_path / place / NAME).mkdir()
     else:
         (tmp_path / place / NAME).symlink_to(tmp_path / "nowhere.toml")
-    with pytest.raises(ConfigError, match=rf"{place}/{NAME} cannot be read \(.*\): mend or remove it$"):
+    with pytest.raises(ConfigError, match=rf"{place}/{NAME} cannot be read \(.*\): fix or remove it$"):
         found(None, {}, tmp_path / "here")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (None, r"nowhere.toml cannot be read \(No such file or directory\): --config must name a orchestrix.toml"),
+        (None, r"nowhere.toml cannot be read \(No such file or directory\): --config must point to an orchestrix.toml"),
         (b"a = \nb = 1", r"nowhere.toml is not valid TOML: .*line 1"),
         (b"a = '\xff'", r"nowhere.toml is not UTF-8: save it as UTF-8"),
     ],
@@ -127,20 +127,20 @@ def test_what_counts_of_the_file_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("nod_id = 'x'", r"orchestrix.toml: nod_id is no setting: did you mean node_id\?"),
-        ("origin = 'x'", "orchestrix.toml: origin is no setting"),
-        ("[http]\nprt = 1", r"orchestrix.toml: \[http\] prt is no setting: did you mean port\?"),
+        ("nod_id = 'x'", r"orchestrix.toml: nod_id is not a setting: did you mean node_id\?"),
+        ("origin = 'x'", "orchestrix.toml: origin is not a setting"),
+        ("[http]\nprt = 1", r"orchestrix.toml: \[http\] prt is not a setting: did you mean port\?"),
         ("http = 1", r"orchestrix.toml: http: write a section \[http\]$"),
         ("[[http]]\nport = 1", r"orchestrix.toml: http: write a section \[http\]$"),
-        ("sagas = 5", r'orchestrix.toml: sagas: write a list of names of modules, as sagas = \["shop.sagas"\]$'),
-        ("workers = true", "orchestrix.toml: workers: write a list of names"),
-        ('sagas = [["a"]]', "orchestrix.toml: sagas: write a list of names"),
-        ("resources = [1]", "orchestrix.toml: resources: write a list of names"),
-        ("[api.tokens]\nada = 5", "^orchestrix.toml: api.tokens: write a table of texts$"),
-        ("[http]\nallowed_hosts = [1]", "^orchestrix.toml: http.allowed_hosts: write names with commas in between$"),
+        ("sagas = 5", r'orchestrix.toml: sagas: write a list of module names, e.g. sagas = \["shop.sagas"\]$'),
+        ("workers = true", "orchestrix.toml: workers: write a list of module names"),
+        ('sagas = [["a"]]', "orchestrix.toml: sagas: write a list of module names"),
+        ("resources = [1]", "orchestrix.toml: resources: write a list of module names"),
+        ("[api.tokens]\nada = 5", "^orchestrix.toml: api.tokens: write a table of strings$"),
+        ("[http]\nallowed_hosts = [1]", "^orchestrix.toml: http.allowed_hosts: write names separated by commas$"),
         ("[http]\nport = 'x'", "orchestrix.toml: http.port: write a whole number from 0 to 65535"),
         ("[api.tokens]\nada = 'x'", "orchestrix.toml: api.tokens: the secret of token 1 is too short"),
-        ("[sagas]\na = 1", "orchestrix.toml: sagas: write a list of names"),
+        ("[sagas]\na = 1", "orchestrix.toml: sagas: write a list of module names"),
         ("[log]\nlevel = 'loud'", "orchestrix.toml: log.level: write one of debug, info, warning, error"),
     ],
 )

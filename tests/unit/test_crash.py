@@ -98,9 +98,9 @@ async def test_work_returns_raises_and_is_cancelled_as_without(at: str) -> None:
         ("outbox.after_publish:0", "write POINT:N"),
         ("outbox.after_publish:x", "write POINT:N"),
         ("outbox.after_publish:1:1", "write POINT:N"),
-        ("mail:1", "there is no point mail;"),
-        ("cmd.mail:1", "there is no point cmd.mail;"),
-        ("outbox.afterpublish:1", "there is no point outbox.afterpublish; there are start.before_commit"),
+        ("mail:1", "unknown crash point mail;"),
+        ("cmd.mail:1", "unknown crash point cmd.mail;"),
+        ("outbox.afterpublish:1", "unknown crash point outbox.afterpublish; known are start.before_commit"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(at: str, says: str) -> None:
@@ -124,7 +124,7 @@ def test_commands_refuse_a_point_that_is_none(
     monkeypatch.setenv("ORCHESTRIX_TESTING", "1")
     monkeypatch.setenv("ORCHESTRIX_CRASH_AT", "outbox.after_lunch:1")
     assert main([command]) == 2
-    assert "there is no point outbox.after_lunch" in capsys.readouterr().err
+    assert "unknown crash point outbox.after_lunch" in capsys.readouterr().err
 
 
 def test_every_point_says_what_is_lost_there() -> None:

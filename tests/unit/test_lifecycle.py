@@ -102,14 +102,14 @@ async def test_what_does_not_end_at_all_is_told_and_left_alone(
     loop = await _begun(part.run)
     await asyncio.wait_for(loop.stop(), 5)
     assert part.asked >= 2
-    assert "is left alone: test" in caplog.text
+    assert "abandoned: test" in caplog.text
     part.let.set()
 
 
 async def test_a_part_of_an_end_that_hangs_or_fails_is_told_and_keeps_nobody(caplog: pytest.LogCaptureFixture) -> None:
     part = Stubborn()
     await asyncio.wait_for(stop_stage("waiting for it", part.run(), 0.01), 5)
-    assert "waiting for it has not ended within 0.01 s" in caplog.text
+    assert "waiting for it did not finish within 0.01 s" in caplog.text
     await eventually(lambda: part.asked == 1, deadline=5, message="it was asked to end nevertheless")
     part.let.set()
 
@@ -240,7 +240,7 @@ async def test_a_beginning_that_fails_is_told_and_tried_again(caplog: pytest.Log
     await eventually(lambda: part.asked == ["start", "start"], deadline=5)
     await later.stop()
     assert part.asked == ["start", "start", "stop"]
-    assert "beginning of something waits: not now" in caplog.text
+    assert "start of something paused: not now" in caplog.text
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
@@ -263,7 +263,7 @@ def test_a_process_ends_though_a_task_of_somebody_else_does_not(
     else:
         with pytest.raises(error):
             run_to_the_end(main())
-    assert "did not stop in time; abandoned until the process exits: stubborn" in caplog.text
+    assert "did not stop in time; abandoned until process exit: stubborn" in caplog.text
     (runner,) = left
     assert isinstance(runner, asyncio.Runner)
     part.let.set()
@@ -309,7 +309,7 @@ def test_a_thread_that_does_not_end_keeps_no_process() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
     assert (ended.returncode, ended.stdout) == (0, "ended\n")
-    assert ended.stderr == "calls in threads that do not end, and end with the process: 1\n"
+    assert ended.stderr == "1 thread did not stop in time; abandoned until process exit\n"
 
 
 def test_what_runs_in_threads_is_waited_for() -> None:

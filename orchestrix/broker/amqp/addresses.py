@@ -31,7 +31,7 @@ def addresses(url: str) -> list[URL]:
     except ValueError:
         sound = False
     if not sound:
-        raise ConfigError("the broker URL has a host or port that cannot be read; see amqp://user:password@host:5672/")
+        raise ConfigError("the host or port of the broker URL cannot be read; write amqp://user:password@host:5672/")
     for name, value in found[0].query.items():
         _check(name, value)
     return sorted(found, key=lambda _: clock.uniform(0, 1))
@@ -41,11 +41,11 @@ def _check(name: str, value: str) -> None:
     """Raises `ConfigError` for a parameter of the URL without effect: it may have been meant to protect something."""
     if name not in _PARAMETERS:
         raise ConfigError(
-            f"the broker URL has a parameter {name[:40]!r}, which is not known; known are"
-            f" {', '.join(_PARAMETERS)}, and TLS is written amqps://"
+            f"the broker URL has the unknown parameter {name[:40]!r}; known are {', '.join(_PARAMETERS)}"
+            " (for TLS write amqps://)"
         )
     if name in _NUMBERS and not (value.isascii() and value.isdigit()):
-        raise ConfigError(f"the broker URL says {name}={value[:40]}: write a number of seconds")
+        raise ConfigError(f"the broker URL has {name}={value[:40]}: write a number of seconds")
 
 
 def place(url: URL) -> str:
@@ -64,10 +64,10 @@ def why(url: URL, error: BaseException, refusal: tuple[int, str] | None, last_wo
     if isinstance(error, TimeoutError):
         return f"{where} did not answer in time"
     if last_words is not None:
-        return f"{where} did not let us in: {last_words}"
+        return f"{where} rejected the connection: {last_words}"
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
     if isinstance(cause, ConnectionRefusedError):
-        return f"nothing listens at {place(url)}"
+        return f"cannot connect to {place(url)}: connection refused"
     if isinstance(cause, socket.gaierror):
         return f"the host name {url.host} cannot be resolved"
     if isinstance(cause, ssl.SSLError):
@@ -77,7 +77,7 @@ def why(url: URL, error: BaseException, refusal: tuple[int, str] | None, last_wo
 
 def _refused(url: URL, where: str, code: int, text: str) -> str:
     if code == 403:
-        return f"{where} refuses the login of {url.user or 'guest'!r} ({code} {text})"
+        return f"{where} rejected the login of {url.user or 'guest'!r} ({code} {text})"
     if code == 530:
         return f"{where} has no virtual host {url.path[1:] or '/'!r} for {url.user or 'guest'!r} ({code} {text})"
     return f"{where} refused the connection ({code} {text})"

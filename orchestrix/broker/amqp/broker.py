@@ -134,7 +134,7 @@ class AmqpBroker:
         wanted: Wanted | None = None,
     ) -> Consumer:
         if prefetch < 1:
-            raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
+            raise ConfigError("the prefetch must be at least 1: without a limit the broker sends everything at once")
         for queue in queues:
             admin.check_name(queue)
         self._consumers = [one for one in self._consumers if not one.closed]

@@ -116,7 +116,7 @@ def _seconds(time: datetime) -> bytes:
     try:
         return _TAG.pack(int(time.timestamp()))
     except (struct.error, OverflowError, OSError, ValueError) as e:
-        raise Invalid("the timestamp lies before 1970 or is no time at all") from e
+        raise Invalid("the timestamp is before 1970 or not a time") from e
 
 
 def settle(method: int, channel: int, tag: int, flags: int) -> bytes:

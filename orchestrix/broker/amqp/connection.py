@@ -60,7 +60,7 @@ class _ChannelDemultiplexer(asyncio.StreamReader):
         while end - at >= codec.FRAME_OVERHEAD:
             kind, number, size = codec.FRAME.unpack_from(data, at)
             if kind not in _KINDS:
-                self._link.abort("what answers there does not speak AMQP 0-9-1")
+                self._link.abort("the server does not speak AMQP 0-9-1")
                 return b""
             stop = at + codec.FRAME_OVERHEAD + size
             if stop > end:
@@ -84,11 +84,11 @@ class _ChannelDemultiplexer(asyncio.StreamReader):
             self._pass(codec.HEARTBEAT_FRAME)
 
     def feed_eof(self) -> None:
-        self._link.lose("the broker closed the connection without a word")
+        self._link.lose("the broker closed the connection without a reason")
         super().feed_eof()
 
     def set_exception(self, exc: Exception) -> None:
-        self._link.lose(f"the connection broke ({exc})")
+        self._link.lose(f"the connection was lost ({exc})")
         super().set_exception(exc)
 
 
@@ -160,7 +160,7 @@ class AmqpConnection:
         tune: commands.Connection.Tune = self._connection.transport.connection.connection_tune
         self.frame_max = tune.frame_max or FRAME_MAX_SIZE
         self.is_open = not self.lost.done()
-        self._connection.close_callbacks.add(lambda *_: self.lose("the connection was given up: no sign of life"))
+        self._connection.close_callbacks.add(lambda *_: self.lose("connection closed: no heartbeat from the broker"))
 
     async def channel(self, listener: ChannelListener | None = None) -> AmqpChannel:
         """Opens a channel. Raises ChannelLost, or Unavailable where the connection is lost."""
@@ -204,12 +204,12 @@ class AmqpConnection:
         index = int.from_bytes(payload[:4], "big") if kind == codec.METHOD else 0
         if index == codec.BLOCKED:
             self.blocked = codec.read_text(payload) or "the broker gave no reason"
-            log.warning("the broker takes no messages: %s", self.blocked)
+            log.warning("the broker is blocked and takes no messages: %s", self.blocked)
             self.unblocked.clear()
         elif index == codec.UNBLOCKED:
             self.blocked = None
             self.unblocked.set()
-            log.warning("the broker takes messages again")
+            log.warning("the broker is unblocked and takes messages again")
         elif index == codec.CONNECTION_CLOSE:
             self.refusal = code, text = codec.read_close(payload)
             self.lose(f"the broker closed the connection ({code} {text})")

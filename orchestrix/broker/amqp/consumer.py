@@ -230,7 +230,7 @@ class AmqpConsumer(ChannelListener):
                 log.debug("consumer of %s: %s", self._queues, e)
                 await self._declare_own(link, e)
             except Exception:
-                log.exception("the consumer of %s failed in a way nobody foresaw", self._queues)
+                log.exception("unexpected error in the consumer of %s", self._queues)
             if clock.monotonic() - began > SUBSCRIPTION_CHECK_INTERVAL_S or self._reopen:
                 backoff.reset()
                 self._complaint = ""
@@ -321,7 +321,7 @@ class AmqpConsumer(ChannelListener):
             self._absent.pop(queue, None)
             return True
         if queue not in self._absent:
-            log.warning("there is no queue %s yet; looking again", queue)
+            log.warning("queue %s does not exist yet; retrying", queue)
         self._missed()
         self._absent[queue] = clock.monotonic() + backoff.next(), backoff
         return False
@@ -353,12 +353,12 @@ class AmqpConsumer(ChannelListener):
             counts = [(queue, await lookup.count(link, queue)) for queue in list(self._shares)]
         except ChannelLost as e:
             if e.code == 0:
-                link.abort(f"the broker answers nothing on an open connection ({e})")
+                link.abort(f"the broker does not answer on an open connection ({e})")
             return  # a refusal says nothing about our subscription
         ready = sum(count[0] for _, count in counts if count is not None)
         idle = ready and not self._unfinished and self._own is None  # its queues may serve another one
         self._idle_checks = self._idle_checks + 1 if idle else 0
         forgotten = [queue for queue, count in counts if count is None or count[1] == 0]
         if forgotten or self._idle_checks > 1:
-            log.warning("the broker delivers nothing from %s: opening the channel again", forgotten or self._queues)
+            log.warning("the broker delivers nothing from %s: reopening the channel", forgotten or self._queues)
             self._reopen = True

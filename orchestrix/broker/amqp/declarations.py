@@ -40,7 +40,7 @@ def check_name(queue: str) -> None:
     try:
         commands.Queue.Declare(queue=queue).marshal()
     except (ValueError, TypeError) as e:
-        raise ConfigError(f"{queue!r} cannot be a queue's name ({e})") from e
+        raise ConfigError(f"{queue!r} is not a valid queue name ({e})") from e
 
 
 async def count(link: AmqpConnection, queue: str) -> tuple[int, int] | None:

@@ -36,7 +36,7 @@ def short_string(text: str, what: str) -> bytes:
     """`text` with its length in one octet. Raises Invalid, which names `what`, over 255 bytes or outside Unicode."""
     data = _utf8(text, what)
     if len(data) > 255:
-        raise Invalid(f"{what} is {len(data)} bytes long; AMQP allows 255")
+        raise Invalid(f"{what} has {len(data)} bytes; AMQP allows at most 255")
     return bytes((len(data),)) + data
 
 
@@ -61,9 +61,9 @@ def _utf8(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as e:
-        raise Invalid(f"{what} holds half of a surrogate pair, which UTF-8 cannot express") from e
+        raise Invalid(f"{what} contains a lone surrogate, which UTF-8 cannot encode") from e
     except AttributeError as e:
-        raise Invalid(f"{what} is no text") from e
+        raise Invalid(f"{what} is not a string") from e
 
 
 def read_short(data: bytes, at: int) -> tuple[str, int]:

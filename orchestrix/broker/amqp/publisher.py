@@ -19,6 +19,7 @@ from orchestrix.broker.amqp.channel import AmqpChannel, ChannelListener, Channel
 from orchestrix.broker.amqp.connection import AmqpConnection
 from orchestrix.broker.port import Outcome, Outgoing, Published
 from orchestrix.errors import Invalid, Unavailable
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix.broker")
 
@@ -124,7 +125,7 @@ class AmqpPublisher(ChannelListener):
 
     def _why_late(self) -> str | None:
         blocked = self._link.blocked if self._link is not None else None
-        return f"the broker takes no messages: {blocked}" if blocked else None
+        return f"the broker is blocked and takes no messages: {blocked}" if blocked else None
 
     async def _round(
         self, messages: Sequence[Outgoing], waiting: list[int], results: list[Published | None]
@@ -228,8 +229,8 @@ class AmqpPublisher(ChannelListener):
         old = clock.monotonic() - LATE_CONFIRM_RETENTION_S
         overdue = sum(isinstance(one, _LateConfirm) and one.since <= old for one in self._pending.values())
         if overdue > MAX_LATE_CONFIRMS and self._channel is not None and self._link is not None:
-            why = f"the broker owes the answers for {overdue} messages since {LATE_CONFIRM_RETENTION_S:g} s"
-            log.warning("%s: the publish channel is opened anew", why)
+            why = f"{counted(overdue, 'message')} unconfirmed for more than {LATE_CONFIRM_RETENTION_S:g} s"
+            log.warning("%s: reopening the publish channel", why)
             self._channel.abandon(why)
             self._lose(ChannelLost(0, why))
             self._begin_to_reopen(self._link)
@@ -252,7 +253,7 @@ class AmqpPublisher(ChannelListener):
                 continue
             self._forget_id(slot)
             if not accepted:
-                slot.settle(Published(Outcome.UNKNOWN, "the broker could not keep the message (nack)"))
+                slot.settle(Published(Outcome.UNKNOWN, "the broker rejected the message (nack)"))
             elif slot.returned is not None:
                 slot.settle(Published(Outcome.RETURNED, slot.returned))
             else:
@@ -296,7 +297,7 @@ class AmqpPublisher(ChannelListener):
         try:
             await self.attach(link)
         except Unavailable as e:
-            link.abort(f"the publish channel could not be opened again ({e})")
+            link.abort(f"reopening the publish channel failed ({e})")
 
 
 def _blame(slot: _Slot, unanswered: Sequence[_Slot | _LateConfirm], lost: ChannelLost) -> Published:

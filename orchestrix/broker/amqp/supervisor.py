@@ -61,7 +61,7 @@ class ConnectionSupervisor:
     def start(self) -> None:
         """Begins to connect."""
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name=f"broker link of {self._name}")
+            self._task = asyncio.create_task(self._run(), name=f"broker connection {self._name}")
 
     async def session(self) -> AmqpSession:
         """The session, as soon as it is up."""
@@ -103,13 +103,13 @@ class ConnectionSupervisor:
             except OrchestrixError as e:
                 self._fail(str(e))
             except Exception as e:
-                log.exception("the link to the broker failed in a way nobody foresaw")
+                log.exception("unexpected error on the broker connection")
                 self._fail(f"unexpected {type(e).__name__}")
             await asyncio.sleep(self._backoff.next())
 
     def _fail(self, sentence: str) -> None:
         if sentence != self.trouble:
-            log.warning("broker of %s: %s; trying again", self._name, sentence)
+            log.warning('connection "%s": %s; retrying', self._name, sentence)
         self.state, self.trouble = LinkState.DOWN, sentence
 
     async def _connect(self) -> AmqpSession:
@@ -128,7 +128,7 @@ class ConnectionSupervisor:
         try:
             return self._url()
         except (OSError, ValueError, KeyError) as e:
-            raise Unavailable(f"the broker's address cannot be read ({type(e).__name__})") from e
+            raise Unavailable(f"cannot determine the broker's address ({type(e).__name__})") from e
 
     async def _open(self, url: URL) -> AmqpSession:
         session = AmqpSession(AmqpConnection("publish"), AmqpConnection("consume"))
@@ -141,9 +141,9 @@ class ConnectionSupervisor:
                 link.check()
         except BaseException:
             for link in session.links:
-                link.abort("the other connection could not be opened")
+                link.abort("the second connection could not be opened")
             raise
-        log.info("broker of %s: connected to %s", self._name, place(url))
+        log.info('connection "%s": connected to %s', self._name, place(url))
         return session
 
     async def _dial(self, link: AmqpConnection, url: URL) -> None:
@@ -190,7 +190,7 @@ class ConnectionSupervisor:
         for link in session.links:
             silent = clock.monotonic() - link.heard_at
             if self._heartbeat and silent >= MISSED_HEARTBEATS_LIMIT * self._heartbeat:
-                link.abort(f"nothing heard from the broker for {silent:.0f} s")
+                link.abort(f"no data from the broker for {silent:.0f} s")
 
     def _down(self, reason: str) -> None:
         session, self._session = self._session, None
@@ -198,7 +198,7 @@ class ConnectionSupervisor:
             return
         self._up.clear()
         self.state, self.trouble = LinkState.DOWN, reason
-        log.warning("broker of %s: link lost: %s", self._name, reason)
+        log.warning('connection "%s" lost: %s', self._name, reason)
         self._tell_down(reason)
         for link in session.links:
             link.lose(reason)
@@ -215,4 +215,4 @@ def _guarded(hook: Callable[..., None], *arguments: object) -> None:
     try:
         hook(*arguments)
     except Exception:
-        log.exception("a hook on the broker's link failed")
+        log.exception("a callback of the broker connection failed")

@@ -48,7 +48,7 @@ class EmbeddedChannel:
         if index >> 16 == commands.Tx.frame_id or index == RECOVER_ASYNC:
             raise errors.not_implemented("the embedded broker has no transactions and no recover-async")
         if index not in HANDLERS:
-            raise errors.command_invalid(f"there is no method {index >> 16}.{index & 0xFFFF} for a client to send")
+            raise errors.command_invalid(f"unknown client method {index >> 16}.{index & 0xFFFF}")
         method = commands.INDEX_MAPPING[index]()
         method.unmarshal(payload[4:])
         HANDLERS[index](self, method)

@@ -180,7 +180,7 @@ class EmbeddedConnection(asyncio.Protocol):
         except errors.AmqpError as refusal:
             self._refuse_connection(refusal, index)
         except Exception:
-            log.exception("the embedded broker failed on a frame; this connection is closed, the others go on")
+            log.exception("the embedded broker failed on a frame; closing this connection, the others stay open")
             self._refuse_connection(errors.internal_error("the broker failed on this frame"), index)
 
     def _greet(self) -> bool:
@@ -315,7 +315,7 @@ class EmbeddedConnection(asyncio.Protocol):
             self._heartbeat.deaf = True
         self._transport.pause_reading()
         if self._negotiation.terms.notifies_blocked:
-            self._send(commands.Connection.Blocked("the embedded broker was told to block publishers"))
+            self._send(commands.Connection.Blocked("the embedded broker blocks publishers"))
 
     def _refuse_channel(self, channel: EmbeddedChannel, refusal: errors.AmqpError, index: int) -> None:
         self._output.settle()

@@ -61,9 +61,9 @@ class FrameSplitter:
             return None
         kind, channel, size = _FRAME.unpack_from(data, at)
         if kind not in _KINDS:
-            raise errors.frame_error(f"there is no frame type {kind}")
+            raise errors.frame_error(f"unknown frame type {kind}")
         if size > self.frame_max - FRAME_OVERHEAD:
-            raise errors.frame_error(f"a frame of {size} bytes is larger than the {self.frame_max} agreed on")
+            raise errors.frame_error(f"a frame of {size} bytes exceeds the negotiated {self.frame_max}")
         end = at + 7 + size
         if end >= len(data):
             return None

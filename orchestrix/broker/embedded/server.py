@@ -44,7 +44,9 @@ class EmbeddedBroker:
             self._host = _loopback(listening.getsockname()[0])
             place = {"sock": listening}
         self._server = await asyncio.get_running_loop().create_server(lambda: EmbeddedConnection(self._state), **place)
-        log.warning("embedded AMQP broker on port %s: for development only, it forgets all at its end", self.port)
+        log.warning(
+            "embedded AMQP broker on port %s: for development only, its messages are lost when it stops", self.port
+        )
 
     @property
     def port(self) -> int:
@@ -123,7 +125,7 @@ def _loopback(host: str) -> str:
         allowed = False
     if not allowed:
         raise ConfigError(
-            f"The embedded broker lets everybody in and is for development only: it binds to a loopback address "
-            f"such as 127.0.0.1, not to {host!r}. Use RabbitMQ where others must connect."
+            "The embedded broker has no authentication and is for development only: it binds to a loopback address "
+            f"such as 127.0.0.1, not to {host!r}. Use RabbitMQ where other machines must connect."
         )
     return host

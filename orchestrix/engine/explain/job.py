@@ -46,20 +46,20 @@ def told(work: AwaitedJob, now: datetime) -> tuple[str, str]:
     """One sentence on its state, and one on what to do."""
     job = work.job
     if job is None:
-        return f"Job {work.id} is not there.", "Wait: it is put down anew; or `redispatch` to have that done now."
+        return f"Job {work.id} does not exist.", "Wait: it is submitted again; `redispatch` submits it now."
     name = f"Job {job.id} ({job.handler})"
     logs = f"`orchestrix jobs logs {job.id}`"
     if job.ended:
         return (
-            f"{name} has ended: it is {job.state}, and the word of it is on its way.",
-            f"Wait; {logs} tells what it did.",
+            f"{name} ended {job.state}; its result is on its way to the saga.",
+            f"Wait; {logs} shows what it did.",
         )
     trouble = None if work.around is None else waits_for(job, now, work.around)
     if trouble is not None:
-        return f"{name} is {job.state}: {trouble}.", f"See to that, or stop it with `orchestrix jobs cancel {job.id}`."
-    where = f" at worker {job.worker_id}" if job.worker_id is not None else ""
+        return f"{name} is {job.state}: {trouble}.", f"Fix that, or stop it with `orchestrix jobs cancel {job.id}`."
+    where = f" on worker {job.worker_id}" if job.worker_id is not None else ""
     done = f", {_progress(job.progress)}" if job.progress is not None and job.state == RUNNING else ""
-    stopping = f"; it is told to stop ({job.cancel_reason})" if job.cancel_reason is not None else ""
+    stopping = f"; stopping ({job.cancel_reason})" if job.cancel_reason is not None else ""
     attempt = f"attempt {max(job.attempt, 1)}"
     return (
         f"{name} is {job.state}{where}{done} ({attempt}){stopping}.",

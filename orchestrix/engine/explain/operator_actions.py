@@ -16,7 +16,7 @@ from orchestrix.saga.definition import FAILED
 from orchestrix.saga.state import PAUSED, Instance, InstanceProgress
 
 _ENDS: Final = (SagaAction.CANCEL.value, SagaAction.TERMINATE.value)
-RETRY_ADVICE: Final = "Nothing is left to do; if that was a mistake, `retry` runs it again from the beginning."
+RETRY_ADVICE: Final = "Nothing to do; if that was a mistake, `retry` runs it again from the beginning."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class OperatorEnding:
 
     def told(self, at: str, progress: InstanceProgress) -> str:
         """A sentence; `at` is the time of the action in words."""
-        who = f"{self.deed.actor} {self._verb} it at {at} ({self.deed.reason})"
+        who = f"{self._verb} by {self.deed.actor} at {at} ({self.deed.reason})"
         if self.deed.verb == SagaAction.CANCEL.value:
-            return f"{who}: all that it had done is undone{', but for what was skipped' if self.skipped else ''}."
-        left = f"what may be left of {', '.join(progress.left)} was not undone" if progress.left else "nothing is left"
-        return f"{who}: {left}.{f' It had failed before: {progress.error}.' if self.had_failed else ''}"
+            return f"{who}: everything is undone{' except the skipped steps' if self.skipped else ''}."
+        left = f"not undone: {', '.join(progress.left)}" if progress.left else "nothing to undo"
+        return f"{who}: {left}.{f' It had failed before that: {progress.error}.' if self.had_failed else ''}"
 
     @property
     def _verb(self) -> str:
-        return "cancelled" if self.deed.verb == SagaAction.CANCEL.value else "terminated"
+        return "Cancelled" if self.deed.verb == SagaAction.CANCEL.value else "Terminated"
 
 
 async def wait_of(connection: Connection, instance: Instance) -> AuditRow | None:

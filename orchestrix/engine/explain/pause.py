@@ -13,10 +13,11 @@ def by_blocker(instance: Instance, work: str) -> tuple[str, str, str] | None:
     match instance.blocker:
         case "held":
             action = "`retry` it (with `--data` on changed data), `skip` the step, or `cancel` to undo what was done"
-            return "held", f"{work} waits for a person: {instance.progress.error}.", f"Look at it, then {action}."
+            what = f"{work[0].upper()}{work[1:]}"
+            return "held", f"{what} waits for an operator: {instance.progress.error}.", f"Check it, then {action}."
         case "cloned":
-            sentence = f"It is a copy of another installation's and waits for {work}: nothing is done for it here."
-            return "cloned", sentence, "`resume` it to let it go on here, or `cancel` it to undo what was done."
+            sentence = f"Copied from another installation while waiting for {work}: nothing is done for it here."
+            return "cloned", sentence, "`resume` it to continue here, or `cancel` it to undo what was done."
         case _:
             return None
 
@@ -30,12 +31,12 @@ def still_coming(saga: Saga, instance: Instance) -> str:
     if here is None or not in_flight(instance):
         return ""
     what = "The undo" if here.undoes else "The step" if here.job is None else "Its job"
-    then = f"{what} may be at work: a success counts at once"
+    then = f"{what} may be running: a success counts at once"
     if here.undoes and len(instance.progress.todo) == 1:
-        return f" {then}, and with it all is undone and the saga has failed."
+        return f" {then} and ends the undo; the saga is then FAILED."
     if not here.undoes and _behind(saga, here.step) == COMPLETED:
-        return f" {then}, and completes the saga, for this is its last step."
-    return f" {then}, and what follows waits for `resume`."
+        return f" {then} and completes the saga (this is its last step)."
+    return f" {then}; the next step waits for `resume`."
 
 
 def _behind(saga: Saga, step: Step) -> str:

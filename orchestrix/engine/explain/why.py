@@ -26,6 +26,7 @@ from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.persistence.sagas.saga_tables import APPS, saga_tables_of
+from orchestrix.quantities import duration
 from orchestrix.saga.actions.control import allowed
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
@@ -99,8 +100,8 @@ class SagaFacts:
         """What is waited for, in words."""
         here = self.here
         if here is None:
-            return self.instance.progress.awaited or self.instance.state
-        return f"the undo of {here.step.name}" if here.undoes else here.step.name
+            return f"step {self.instance.progress.awaited}" if self.instance.progress.awaited else self.instance.state
+        return f"the undo of step {here.step.name}" if here.undoes else f"step {here.step.name}"
 
 
 class SagaExplainer:
@@ -127,7 +128,7 @@ class SagaExplainer:
         async with self._database.read() as connection:
             found = await instances.get(connection, saga_tables_of(saga), saga, id)
             if found is None:
-                raise NotFound(f"there is no {saga} {id}")
+                raise NotFound(f"saga {saga!r} has no instance {id}")
             known = await self._version_of(connection, found)
             if known is None:
                 return _unknown_version(found)
@@ -151,8 +152,8 @@ def _unknown_version(found: Instance) -> SagaExplanation:
     version = f"version {found.definition_version} of saga {found.saga!r}"
     return SagaExplanation(
         "unknown_version",
-        f"This node does not know {version}: it is not stored, or a newer release has written it. Its events are held.",
-        f"Start a node whose code has {version}, or upgrade this one; `terminate` ends it without undo.",
+        f"This node does not know {version}: it is not stored, or was stored by a newer release. Its events are held.",
+        f"Start a node whose code has {version}, or upgrade this node; `terminate` ends the saga without undo.",
         found.updated_at,
         found.wake_at,
     )
@@ -176,12 +177,10 @@ Found = tuple[str, str, str]
 def _late(facts: SagaFacts) -> Found | None:
     if facts.instance.live or facts.here is None:
         return None
-    sentence = (
-        f"It has failed; {facts.here.step.name} succeeded after that, and its undo was sent and has no answer yet."
-    )
+    sentence = f"Failed; step {facts.here.step.name} succeeded after that. Its undo was sent and is not answered yet."
     if facts.unheard:
         return "late_undo", f"{sentence} {facts.unheard.told()}.", f"{facts.unheard.helps()}."
-    action = "Wait; if it stays, see that a worker runs and `redispatch`: the machine does not send it again by itself."
+    action = "Wait. If this lasts, check that a worker runs, then `redispatch`: this undo is not resent by itself."
     return "late_undo", sentence, action
 
 
@@ -189,27 +188,28 @@ def _ended(facts: SagaFacts) -> Found | None:
     if facts.instance.live:
         return None
     if facts.instance.state == COMPLETED:
-        return "completed", "It is done.", "Nothing is left to do."
+        return "completed", "Completed.", "Nothing to do."
     if facts.gone is not None:
         return "failed", facts.gone.told(_moment(facts.gone.deed.at), facts.instance.progress), RETRY_ADVICE
-    why = facts.instance.progress.error or "its history tells the reason"
-    return "failed", f"It has failed: {why}.", "Mend the cause, then `retry` to run it again from the beginning."
+    why = facts.instance.progress.error or "see its history for the reason"
+    return "failed", f"Failed: {why}.", "Fix the cause, then `retry` to run it again from the beginning."
 
 
 def _paused(facts: SagaFacts) -> Found | None:
     if facts.instance.blocker != PAUSED:
         return None
-    held = f" A failure is kept until then: {facts.instance.progress.error}." if facts.instance.progress.held else ""
+    progress = facts.instance.progress
+    held = f" A failure is kept until `resume`: {progress.error}." if progress.held else ""
     step = facts.instance.progress.awaited
-    after = f" It was cancelled, so after that {_coming(facts, step)}." if step is not None else ""
+    after = f" It was cancelled: after `resume` {_coming(facts, step)}." if step is not None else ""
     end = (
         "`cancel` it"
         if SagaAction.CANCEL in allowed(facts.saga, facts.instance)
         else "`terminate` to undo nothing more"
     )
-    who = _done(facts, "paused it") or "A person has paused it"
+    who = _done(facts, "Paused") or "Paused"
     coming = still_coming(facts.saga, facts.instance)
-    return "paused", f"{who}, before {facts.work} could end.{coming}{held}{after}", f"`resume` it, or {end}."
+    return "paused", f"{who} while {facts.work} was running.{coming}{held}{after}", f"`resume` it, or {end}."
 
 
 def _blocked(facts: SagaFacts) -> Found | None:
@@ -219,42 +219,47 @@ def _blocked(facts: SagaFacts) -> Found | None:
 def _undo_failed(facts: SagaFacts) -> Found | None:
     if facts.instance.blocker != UNDO_FAILED:
         return None
-    sentence = f"{facts.work[0].upper()}{facts.work[1:]} has failed for good: {facts.instance.progress.error}."
-    return "undo_failed", sentence, "Mend the cause and `retry`, `edit` its data, or undo it by hand and `skip`."
+    sentence = f"{facts.work[0].upper()}{facts.work[1:]} failed permanently: {facts.instance.progress.error}."
+    return "undo_failed", sentence, "Fix the cause and `retry`, `edit` its data, or undo it by hand and `skip`."
 
 
 def _unsendable(facts: SagaFacts) -> Found | None:
     if facts.instance.blocker != UNSENDABLE:
         return None
-    why = facts.unsent.parked_reason if facts.unsent is not None else "the broker refuses it"
+    why = facts.unsent.parked_reason if facts.unsent is not None else "the broker refused it"
     return "unsendable", f"The command of {facts.work} cannot be sent: {why}.", "`edit` the data, then `retry`."
 
 
 def _unknown_state(facts: SagaFacts) -> Found | None:
     if facts.here is not None or facts.instance.progress.awaited is not None:
         return None
+    state, version, written = facts.instance.state, facts.saga.version, facts.instance.definition_version
+    if written == version:
+        sentence = f"State {state} does not exist in version {version} of saga {facts.saga.name!r} as this node has it."
+        return "unknown_state", sentence, "Run a node whose code has this state, or `terminate`."
     sentence = (
-        f"This version of saga {facts.saga.name!r} knows no way on from {facts.instance.state}: the row was written by"
-        f" version {facts.instance.definition_version}, this is version {facts.saga.version}."
+        f"State {state} (written by version {written}) does not exist in version {version} of saga"
+        f" {facts.saga.name!r}, which this node runs."
     )
-    return "unknown_state", sentence, "Run a node with that version of the saga, or `terminate`."
+    return "unknown_state", sentence, f"Run a node with version {written} of the saga, or `terminate`."
 
 
 def _overdue(facts: SagaFacts) -> Found | None:
     at = facts.instance.wake_at
     if at is None or (facts.now - at).total_seconds() < OVERDUE_AFTER_S:
         return None
-    late = round((facts.now - at).total_seconds())
-    return "overdue", f"It was due {late} s ago and no node has looked after it.", "Start a node with the orchestrator."
+    late = duration((facts.now - at).total_seconds())
+    sentence = f"Overdue: it was due {late} ago, and no node has processed it."
+    return "overdue", sentence, "Start a node with the role orchestrator."
 
 
 def _dead_letter(facts: SagaFacts) -> Found | None:
     letter = facts.letter
     if letter is None:
         return None
-    answer = f"An answer of {facts.work} came at {_moment(letter.died_at)} and could not be used: {letter.reason}"
-    look = f"Look at it with `orchestrix dlq show {letter.id}`"
-    action = f"{look}, mend it with `orchestrix dlq edit`, then `orchestrix dlq redrive {letter.id}`."
+    answer = f"An answer to {facts.work} at {_moment(letter.died_at)} was rejected: {letter.reason}"
+    look = f"See `orchestrix dlq show {letter.id}`"
+    action = f"{look}, fix it with `orchestrix dlq edit`, then `orchestrix dlq redrive {letter.id}`."
     return "dead_letter", f"{answer}. It is dead letter {letter.id}.", action
 
 
@@ -264,10 +269,10 @@ def _job(facts: SagaFacts) -> Found | None:
     sentence, action = told(facts.job, facts.now)
     at, step = facts.instance.wake_at, facts.instance.progress.awaited
     if step is not None:
-        sentence = f"It was cancelled and waits for its job to stop: then {_coming(facts, step)}. {sentence}"
+        sentence = f"Cancelled; waiting for its job to stop, then {_coming(facts, step)}. {sentence}"
     given = facts.instance.given or (at if facts.instance.wake_reason == DEADLINE else None)
     if given is not None:
-        sentence = f"{sentence} A person has given it time until {_moment(given)}."
+        sentence = f"{sentence} Its deadline was set by hand: {_moment(given)}."
     return JOB, sentence, action
 
 
@@ -275,19 +280,19 @@ def _awaited(facts: SagaFacts) -> Found | None:
     at, step = facts.instance.wake_at, facts.instance.progress.awaited
     if at is None or step is None:
         return None
-    waits = f"It was cancelled and waits for the answer of {step}"
+    waits = f"Cancelled; waiting for the answer of step {step}"
     if facts.unheard:
-        then = f"With the answer, or when its time ends, {_coming(facts, step)}"
+        then = f"After the answer, or when it times out, {_coming(facts, step)}"
         helps = f"{facts.unheard.helps()}, or `terminate` to undo nothing."
-        return "no_consumer", f"{waits}, and {facts.unheard.told()}. {then}.", helps
+        return "no_consumer", f"{waits}. {facts.unheard.told()}. {then}.", helps
     if facts.unlimited:
-        sentence = f"{waits}. It has no deadline: {_withdrawn(facts)}. With the answer {_coming(facts, step)}."
+        sentence = f"{waits}, without a deadline ({_withdrawn(facts)}). After the answer {_coming(facts, step)}."
         return "no_deadline", sentence, f"Wait, {_given(facts)}, or `terminate` to undo nothing."
-    until = f"at the longest until {_moment(at)} (in {facts.seconds} s, or later if the broker goes away)"
+    until = f"until {_moment(at)} at the latest (in {duration(facts.seconds)}; later if the broker is down)"
     sooner = f"end the wait sooner with {_extend(facts, '--at TIME')}"
     return (
         "in_flight",
-        f"{waits}, {until}; then {_coming(facts, step)}.",
+        f"{waits}, {until}. Then {_coming(facts, step)}.",
         f"Wait, {sooner}, or `terminate` to undo nothing.",
     )
 
@@ -295,7 +300,7 @@ def _awaited(facts: SagaFacts) -> Found | None:
 def _coming(facts: SagaFacts, awaited: str) -> str:
     todo = facts.instance.progress.todo
     names = with_undo(facts.saga, [awaited, *todo])
-    return f"it undoes {', '.join(name if name in todo else f'{name} (unless that has failed)' for name in names)}"
+    return f"it undoes {', '.join(name if name in todo else f'{name} (unless it failed)' for name in names)}"
 
 
 def _retry(facts: SagaFacts) -> Found | None:
@@ -304,23 +309,25 @@ def _retry(facts: SagaFacts) -> Found | None:
     here = facts.here
     if migration_due(facts.instance, facts.now) is not None:
         sentence = f"The command of {facts.work} waits for `sagas migrate`, which moves the saga to another version"
-        return "migration", f"{sentence}, or for {facts.seconds} s.", "Wait, or `retry` to send it now."
+        return "migration", f"{sentence}, for at most {duration(facts.seconds)}.", "Wait, or `retry` to send it now."
     attempts = here.order.retry.attempts if here is not None else 1
-    failed = f"Attempt {facts.instance.tries - 1} of {attempts} of {facts.work} failed: {facts.instance.progress.error}"
-    return "retry", f"{failed}; next try in {facts.seconds} s.", "Wait, or `retry` to try now."
+    work = f"{facts.work[0].upper()}{facts.work[1:]}, attempt {facts.instance.tries - 1} of {attempts}, failed"
+    then = f"retrying in {duration(facts.seconds)}" if facts.seconds else "retrying now"
+    return "retry", f"{work}: {facts.instance.progress.error}; {then}.", "Wait, or `retry` to retry now."
 
 
 def _broker_down(facts: SagaFacts) -> Found | None:
     if facts.trouble is None:
         return None
-    return "broker_down", f"The broker cannot be used: {facts.trouble}.", "Bring the broker back; nothing else is lost."
+    action = "Restart the broker. No data is lost; work resumes by itself."
+    return "broker_down", f"RabbitMQ is unreachable: {facts.trouble}.", action
 
 
 def _unsent(facts: SagaFacts) -> Found | None:
     if facts.unsent is None:
         return None
     sentence = f"The command of {facts.work} has not left the outbox yet."
-    return "unsent", sentence, "Wait; if it stays, look at the logs of the nodes and at `orchestrix doctor`."
+    return "unsent", sentence, "Wait. If this lasts, see the logs of the nodes and `orchestrix doctor`."
 
 
 def _no_consumer(facts: SagaFacts) -> Found | None:
@@ -336,23 +343,23 @@ def _backlog(facts: SagaFacts) -> Found | None:
 def _no_deadline(facts: SagaFacts) -> Found | None:
     if not facts.unlimited:
         return None
-    sentence = f"It waits for {facts.work} (try {facts.tries}) and has no deadline: {_withdrawn(facts)}."
+    sentence = f"Waiting for {facts.work} (attempt {facts.tries}) without a deadline ({_withdrawn(facts)})."
     verbs = allowed(facts.saga, facts.instance)
     others = "`skip` the step or `cancel`" if SagaAction.SKIP in verbs else "or `terminate` to undo nothing more"
     return "no_deadline", sentence, f"Wait, {_given(facts)}, {others}."
 
 
 def _withdrawn(facts: SagaFacts) -> str:
-    return _done(facts, "cancelled it") or "a person has cancelled it"
+    return _done(facts, "cancelled") or "cancelled by hand"
 
 
 def _done(facts: SagaFacts, what: str) -> str | None:
     deed = facts.deed
-    return f"{deed.actor} {what} at {_moment(deed.at)} ({deed.reason})" if deed is not None else None
+    return f"{what} by {deed.actor} at {_moment(deed.at)} ({deed.reason})" if deed is not None else None
 
 
 def _given(facts: SagaFacts) -> str:
-    return f"give it one with {_extend(facts, '--by 5m')}"
+    return f"set a deadline with {_extend(facts, '--by 5m')}"
 
 
 def _extend(facts: SagaFacts, how: str) -> str:
@@ -365,7 +372,8 @@ def _moment(at: datetime) -> str:
 
 
 def _working(facts: SagaFacts) -> Found | None:
-    sentence = f"A worker has {facts.work} in hand (try {facts.tries}); its time ends in {facts.seconds} s."
+    left = duration(facts.seconds)
+    sentence = f"A worker is processing {facts.work} (attempt {facts.tries}); it times out in {left}."
     return "in_progress", sentence, "Wait."
 
 

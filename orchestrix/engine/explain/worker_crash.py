@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
+from orchestrix.quantities import counted
 
 WORKERS_DIED = "workers_died"
 
@@ -26,7 +27,7 @@ def found(facts: WorkerCrashFacts) -> tuple[str, str, str] | None:
 
 def told(suspect: RedeliveryRecord) -> str:
     """The state in words, without a full stop."""
-    return f"{suspect.deaths} workers have died with {suspect.queue} in hand; {suspect.place}"
+    return f"{counted(suspect.deaths, 'worker')} died while processing {suspect.queue}; {suspect.place}"
 
 
-WORKERS_DIED_ADVICE = "look into the logs of the workers, and of their machines, for what ended them"
+WORKERS_DIED_ADVICE = "see the logs of the workers and of their machines for the cause"

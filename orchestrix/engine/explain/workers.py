@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from orchestrix.quantities import counted, duration
 from orchestrix.saga.definition import Order
 from orchestrix.saga.state import BACKLOG, Instance
 
@@ -31,20 +32,20 @@ class UnconsumedQueues:
     def told(self) -> str:
         """The state in words, for a sentence."""
         found = " and ".join(self._queue(name, count) for name, count in self.queues.items())
-        return f"{found}; this `orchestrix dev` is stopping, and its worker with it" if self.leaving else found
+        return f"{found}; this `orchestrix dev` is stopping together with its worker" if self.leaving else found
 
     def helps(self) -> str:
         """What to do, without a full stop."""
         if self.leaving:
-            return "Start `orchestrix dev` again when it has ended: all goes on then"
+            return "Start `orchestrix dev` again once it has stopped: the work resumes"
         another = "another" if self._is_in_hand() else "a"
         return f"Start {another} worker with `orchestrix worker {' '.join(f'-q {name}' for name in self.queues)}`"
 
     def _queue(self, name: str, count: int) -> str:
-        there = f"{name} has {many(count, 'message')} and no consumer"
+        there = f"{name} has {counted(count, 'message')} and no consumer"
         if name != self.taken or not self._is_in_hand():
             return there
-        return f"{there}: its last worker, which has this command in hand, is stopping or takes no more for now"
+        return f"{there}: its last worker is still processing this command, but is stopping or takes no more for now"
 
     def _is_in_hand(self) -> bool:
         """A command that was sent and is not in its queue was taken: by a worker that does not consume any more."""
@@ -56,20 +57,15 @@ def behind_others(order: Order, instance: Instance, count: tuple[int, int], trie
     consumers. Only after its first time-out is it known to be among them."""
     messages, consumers = count
     if instance.wake_reason == BACKLOG:
-        stands = f"waits in its queue behind {many(messages - 1, 'other')}"
+        stands = f"waits in its queue behind {counted(messages - 1, 'other')}"
     else:
-        stands = f"may wait in its queue behind up to {many(messages, 'other')}"
+        stands = f"may wait in its queue behind up to {counted(messages, 'other')}"
     limit = order.queue_timeout
-    ends = f" It is given up when it has waited there for {limit.total_seconds():g} s." if limit is not None else ""
-    sentence = f"{order.command} {stands}, for {many(consumers, 'consumer')} (try {tries})"
-    return "backlog", f"{sentence}: that uses up none of the time of its work.{ends}", "Wait, or start more workers."
+    ends = f" It fails when it has waited there for {duration(limit.total_seconds())}." if limit is not None else ""
+    sentence = f"{order.command} {stands}, read by {counted(consumers, 'consumer')} (attempt {tries})"
+    return "backlog", f"{sentence}. Waiting does not use up its timeout.{ends}", "Wait, or start more workers."
 
 
 def patient(code: str, sentence: str, action: str) -> tuple[str, str, str]:
     """The same of a node that is only starting: nobody needs to do what it is about to do itself."""
-    return code, sentence, "Wait: this node is only starting." if code in _TRANSIENT_CODES else action
-
-
-def many(count: int, what: str) -> str:
-    """So many of them, in words."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return code, sentence, "Wait: this node is still starting." if code in _TRANSIENT_CODES else action

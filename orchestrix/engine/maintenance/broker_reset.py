@@ -17,6 +17,7 @@ from orchestrix.persistence.cluster import broker_incarnation
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
+from orchestrix.quantities import counted
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
 
@@ -52,7 +53,7 @@ class BrokerResetDetector:
         self._catalog = catalog
         self._patience = patience
         self._wake = WakeSignal()
-        self._loop = Loop("broker incarnation", self._round)
+        self._loop = Loop("broker reset check", self._round)
         self._done = -1
         self.agreed = asyncio.Event()
         broker.on_up(lambda _generation: self._wake.set())
@@ -69,7 +70,7 @@ class BrokerResetDetector:
         """Why this node does not know yet whether the broker was reset, or None."""
         if self._done == self._broker.generation:
             return None
-        return "the broker's memory is not compared with the database yet"
+        return "not yet checked whether the broker was reset"
 
     async def _round(self) -> None:
         generation = self._broker.generation
@@ -85,9 +86,7 @@ class BrokerResetDetector:
         if known is not None and await self._remembered(known):
             return True
         if age < self._patience:  # another node is at it
-            log.info(
-                "waiting for the node that sends again what the broker has lost: up to %.1f s", self._patience - age
-            )
+            log.info("waiting up to %.1f s for another node to resend what the broker lost", self._patience - age)
             await self._wake.wait(self._patience - age)
             return False
         new = clock.uuid7()
@@ -115,7 +114,7 @@ class BrokerResetDetector:
             return False
         await self._broker.declare(Topology(queues=(incarnation_queue(mine),)))
         if sent:
-            log.warning("the broker did not know its queues: the commands of its live sagas are sent again: %d", sent)
+            log.warning("broker is new or was reset: re-sent %s", counted(sent, "outstanding command"))
         return True
 
     async def _owe(self, live: Sequence[Instance], mine: str) -> bool:

@@ -12,6 +12,7 @@ from orchestrix.errors import RetryableError
 from orchestrix.lifecycle import Loop
 from orchestrix.persistence import clock_rollback
 from orchestrix.persistence.engine import Database
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix")
 
@@ -29,14 +30,14 @@ class ClockRegressionDetector:
         self._quiet = 0
         self._seen: tuple[float, float] | None = None
         """When the last check was (monotonic), and by how much stored times were ahead then."""
-        self._loop = Loop("clock watch", self._round)
+        self._loop = Loop("clock check", self._round)
 
     async def start(self) -> None:
         """Checks, and begins to check periodically."""
         try:
             await self.look()
         except RetryableError as away:
-            log.debug("no look at the clock: %s", away)
+            log.debug("cannot check the clock: %s", away)
         await self._loop.start()
 
     async def stop(self) -> None:
@@ -54,11 +55,8 @@ class ClockRegressionDetector:
             return
         mended = await clock_rollback.mend(self._database, self._claim_s)
         if not self._told:
-            log.warning(
-                "the clock went back: stored times lie %.0f s ahead of it; waits are counted from now on (changed: %d)",
-                ahead,
-                mended,
-            )
+            rows = counted(mended, "row")
+            log.warning("the clock was set back: stored times are %.0f s ahead; %s now count from now", ahead, rows)
         self._told = True
         self._quiet = 0 if mended else self._quiet + 1
 

@@ -25,7 +25,7 @@ from orchestrix.saga.effect_keys import former_key, key_of_first
 ROWS_PER_TRANSACTION: Final = 500
 POLL_INTERVAL_S: Final = 0.5
 VERB: Final = "clone-reset"
-REASON: Final = "this is a copy of the database: the original goes on with it"
+REASON: Final = "this database is a copy: the original continues the work"
 _FORMER: Final = re.compile(r"(?P<saga>[^:]+):(?P<id>[0-9]+):(?P<step>[^:]+):do")
 
 
@@ -49,14 +49,14 @@ async def alone(database: Database, seconds: float, tell: Callable[[str], None])
     if not first:
         return
     names = ", ".join(f"{kind} {name}" for kind, name in sorted(first)[:3])
-    tell(f"heard of in the last {seconds:g} s: {names}; waiting up to {seconds:g} s to see whether they are alive")
+    tell(f"heartbeats in the last {seconds:g} s: {names}; waiting up to {seconds:g} s to see whether they continue")
     ends = clock.monotonic() + seconds
     while clock.monotonic() < ends and (now := await _signs(database, seconds)):
         beating = [f"{kind} {name}" for (kind, name), at in sorted(now.items()) if first.get((kind, name)) != at]
         if beating:
             raise ConflictError(
-                f"{beating[0]} works on this database: stop its nodes and workers first, and reset copies alone,"
-                " never the database that goes on"
+                f"{beating[0]} uses this database: stop its nodes and workers first. Reset only copies,"
+                " never the original database"
             )
         await asyncio.sleep(POLL_INTERVAL_S)
 
@@ -72,7 +72,7 @@ async def reset(database: Database) -> CloneResetResult:
     No process starts on the database before it is complete. Raises `Unavailable`.
     """
     here = await database.run(_begin)
-    assert here.resetting is not None, "the reset has begun"
+    assert here.resetting is not None, "the reset has started"
     database.installation = here
     done = CloneResetResult(former=here.id, installation=here.resetting)
     await database.run(clone_rows.forget_processes)

@@ -21,7 +21,7 @@ class Pruner:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._loop = Loop("housekeeping", self._round)
+        self._loop = Loop("pruner", self._round)
 
     async def start(self) -> None:
         """Begins."""

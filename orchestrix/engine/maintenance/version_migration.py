@@ -39,7 +39,7 @@ LOCKED_TIMEOUT_S: Final = 10.0
 MIGRATION_MARK_LIFETIME: Final = timedelta(seconds=30)
 """For so long the next command waits for its migration: a process that dies holds it up for no longer."""
 VERB: Final = "migrate"
-_BUSY: Final = "others had it locked for too long: run the same command again"
+_BUSY: Final = "locked by other transactions for too long: run the same command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,12 @@ def _target(
         have = f"known are {', '.join(map(str, sorted(known)))}" if known else f"no version of {asked.saga} is known"
         raise NotFound(
             f"version {asked.to} of saga {asked.saga!r} is neither stored nor in this code ({have}): "
-            "start a node that has it once, or name its module in ORCHESTRIX_SAGAS or orchestrix.toml"
+            "start a node that has it once, or add its module to ORCHESTRIX_SAGAS or orchestrix.toml"
         )
     mine = stored(code) if code is not None else None
     if row is not None and mine is not None and row.digest != mine.digest:
         raise Invalid(
-            f"version {asked.to} of saga {asked.saga!r} is another one in this code than the one that is stored: "
+            f"version {asked.to} of saga {asked.saga!r} differs between this code and the database: "
             "run this with the code that the nodes have"
         )
     found = row or mine
@@ -262,7 +262,7 @@ class _Migration:
                 moved.append((one, verdict))
             elif verdict.out and self._asked.wait_s > 0:
                 out.append(one)
-                batch.left[one.id] = _refused(one, f"{verdict.reason}, which was not within {self._asked.wait_s:g} s")
+                batch.left[one.id] = _refused(one, f"{verdict.reason}; not finished within {self._asked.wait_s:g} s")
             else:
                 batch.refused.append(_refused(one, verdict.reason))
         await self._mark(tx, out)
@@ -274,7 +274,8 @@ class _Migration:
         """Makes sure that nobody replaces the version while instances of it are made."""
         row = await definitions.lock(tx, self._target.saga, self._target.version)
         if row is None or row.digest != self._target.digest:
-            raise ConflictError(f"version {self._target.version} of saga {self._target.saga!r} has just been replaced")
+            replaced = f"version {self._target.version} of saga {self._target.saga!r} was replaced meanwhile"
+            raise ConflictError(f"{replaced}: run the same command again")
 
     def _concerns(self, one: Instance) -> bool:
         return one.live and one.saga == self._asked.saga and one.definition_version < self._asked.to
@@ -299,7 +300,7 @@ class _Migration:
         changed = [(before.version, after.instance) for before, after in moved]
         history = [(before.id, change) for before, after in moved for change in after.history]
         if await instance_migration.write(tx, self._pair, changed, history) != {before.id for before, _ in moved}:
-            raise Contention("a locked row was changed by somebody else")
+            raise Contention("concurrent update of a locked row")
         await audit.insert(tx, [self._audited(before, after.instance) for before, after in moved])
         crash.point("migrate.before_commit")
 

@@ -31,6 +31,7 @@ from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
+from orchestrix.quantities import counted
 from orchestrix.saga.messages import UnreadableMessage
 
 log = logging.getLogger("orchestrix.jobs")
@@ -56,7 +57,7 @@ class JobHandoffAckListener:
         self._broker = broker
         self._node = node
         self._consumer: Consumer | None = None
-        self._loop = Loop("answers to offers", self._round)
+        self._loop = Loop("hand-off acknowledgements", self._round)
         self.taken: dict[str, int] = {}
         self.arrived = WakeSignal()
 
@@ -84,7 +85,7 @@ class JobHandoffAckListener:
         try:
             job_id, epoch = messages.read_taken(delivery.body)
         except UnreadableMessage as refused:
-            log.warning("an answer to an offer cannot be read: %s", refused)
+            log.warning("unreadable hand-off acknowledgement: %s", refused)
         else:
             self.taken[job_id] = epoch
 
@@ -128,7 +129,7 @@ class JobHandoffPublisher:
             if not await self._give_up(given, _those(steps, HandoffStep.ORPHAN_PENDING), reason):
                 return taken
             if _those(steps, HandoffStep.FORCE):
-                log.warning("jobs were not taken by another node in time: %d", len(given))
+                log.warning("no other node took over %s in time", counted(len(given), "job"))
                 return taken
             if given:
                 await self._wait(given, began)
@@ -187,7 +188,7 @@ class JobHandoffPublisher:
                 return False
             await self._mark(given, partial(rules.offered, reason=reason, ownership=ORPHAN_PENDING), ids)
         except RetryableError as away:
-            log.warning("jobs cannot be marked: %s", away)
+            log.warning("cannot mark jobs as handed over: %s", away)
         for job_id in ids:
             given[job_id].offer = replace(given[job_id].offer, marked=True)
         return True
@@ -208,7 +209,7 @@ class JobHandoffPublisher:
             async with self._database.read() as connection:
                 owned = {one.id: one.owner_epoch for one in await jobs.owned_by(connection, self._node)}
         except RetryableError as away:
-            log.debug("nobody can say who owns what: %s", away)
+            log.debug("cannot read job owners: %s", away)
             return
         for job_id, one in given.items():
             if owned.get(job_id) != one.epoch:

@@ -46,7 +46,7 @@ class OwnerlessJobsQueue:
         self._wanted = False
         self._subscribing = asyncio.Lock()
         self._working: asyncio.Future[None] | None = None
-        self._loop = Loop(f"takes from {name}", self._round)
+        self._loop = Loop(f"hand-off subscriber {name}", self._round)
 
     @property
     def consumer(self) -> Consumer:
@@ -96,7 +96,7 @@ class OwnerlessJobsQueue:
             except (RetryableError, SchemaMismatch) as away:
                 failures += 1
                 if failures == 1:
-                    log.warning("jobs without owner wait: %s", away)
+                    log.warning("taking over jobs paused: %s", away)
                 await asyncio.sleep(backoff(failures))
         crash.point("jobs.take.before_ack")
         await consumer.acknowledge(batch)

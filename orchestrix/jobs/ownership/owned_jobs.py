@@ -75,7 +75,7 @@ class OwnedJobs:
         self._beginning: dict[str, int] = {}
         self._ending: dict[str, int] = {}
         self._end_wake = WakeSignal()
-        self._loop = Loop("ends of jobs", self._end)
+        self._loop = Loop("ended jobs", self._end)
         self._failures = 0
 
     @property
@@ -191,7 +191,7 @@ class OwnedJobs:
         heard = ChannelBatch(held.job_id, held.epoch, held.link.broker, held.consumer, deliveries)
         verdict = await self._events.handle(heard)
         if verdict is ChannelState.LOST:
-            log.info("job %s is another node's now", held.job_id)
+            log.info("job %s now belongs to another node", held.job_id)
             await self._leave(held)
         elif verdict is ChannelState.COMPLETE:
             await self.clear_away(held.job_id)

@@ -12,6 +12,7 @@ from orchestrix.jobs.ownership.handoff_subscriber import JobHandoffSubscriber
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -41,7 +42,7 @@ class JobRebalancer:
         self._may_give = may_give
         self._before = 0
         self._wake = WakeSignal()
-        self._loop = Loop("job balance", self._round)
+        self._loop = Loop("job rebalancer", self._round)
 
     async def start(self) -> None:
         """Begins to compare."""
@@ -60,7 +61,7 @@ class JobRebalancer:
         return await self._give(count) if count else 0
 
     async def _give(self, count: int) -> int:
-        log.info("rebalancing: handing jobs to less loaded nodes: %d", count)
+        log.info("rebalancing: handing %s to less loaded nodes", counted(count, "job"))
         self._before = 0
         await self._taker.decline()
         try:

@@ -13,6 +13,7 @@ from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.jobs import OwnedJobRow
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -54,7 +55,7 @@ class OwnershipReconciler:
             owned = {one.id: one for one in await jobs.owned_by(connection, self._node)}
         lost = [job_id for job_id, epoch in reading.items() if _is_lost(owned.get(job_id), epoch)]
         if lost:
-            log.info("jobs that this node reads are not its own any more: %d", len(lost))
+            log.info("%s no longer owned by this node: releasing", counted(len(lost), "job"))
             await self._holdings.leave(lost)
         if any(one.ended for one in owned.values()) and not await takes_messages(self._broker):
             self._read_since.clear()
@@ -63,7 +64,7 @@ class OwnershipReconciler:
             if reading.get(one.id) != one.owner_epoch:
                 await self._holdings.hold(one.id, one.owner_epoch)
             elif self._waited_enough(one):
-                log.debug("nothing more is waited for of job %s", one.id)
+                log.debug("no more messages expected for job %s", one.id)
                 await self._holdings.clear_away(one.id)
 
     def _note(self) -> None:

@@ -47,7 +47,7 @@ class SelfFencing:
         self._has_let_go = False
         self._was_told = False
         self._asking: asyncio.Task[None] | None = None
-        self._loop = Loop("footing of jobs", self._round)
+        self._loop = Loop("self-fencing", self._round)
 
     async def start(self) -> None:
         """Begins to ping the database."""
@@ -73,7 +73,7 @@ class SelfFencing:
 
     async def _answers(self) -> bool:
         """Waits for an answer for a while; a ping without one yet stays open, for to cancel it takes long."""
-        asking = self._asking or asyncio.create_task(self._ping(), name="is the database there")
+        asking = self._asking or asyncio.create_task(self._ping(), name="database ping")
         self._asking = asking
         if not (await asyncio.wait({asking}, timeout=self._limit / CHECKS_PER_LIMIT))[0]:
             return False
@@ -86,7 +86,7 @@ class SelfFencing:
         """An error that no database is known to raise is a bug, and logged once in an outage."""
         if not isinstance(error, RetryableError) and not self._was_told:
             self._was_told = True
-            log.error("the question whether the database is there failed; that counts as no answer", exc_info=error)
+            log.error("the database ping failed; counted as no answer", exc_info=error)
 
     async def _let_go(self) -> None:
         self._is_firm = False  # first: what fails half-way is taken up again too

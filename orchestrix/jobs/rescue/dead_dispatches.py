@@ -68,7 +68,7 @@ class DeadDispatchHandler:
         if row.saga != JOBS:
             return False
         if row.routing_key.startswith(DISPATCH_QUEUE_PREFIX):
-            error = {"type": "Unsendable", "message": f"the broker refuses the order for a worker: {detail}"}
+            error = {"type": "Unsendable", "message": f"the broker rejected the dispatch: {detail}"}
             await self._end(tx, {row.id: AttemptEnding(FAILED, error, retryable=False)})
         await outbox.delete(tx, [row.id])
         return True
@@ -106,10 +106,10 @@ def _death(letter: DeadLetter) -> AttemptEnding:
     if letter.reason == DELIVERY_LIMIT_REASON:
         what = "exceeded the delivery limit (worker died or requeued it)"
         return AttemptEnding(
-            LOST, {"type": "WorkerLost", "message": f"its order in queue {queue} {what}{_see(letter)}"}
+            LOST, {"type": "WorkerLost", "message": f"its dispatch in queue {queue} {what}{_see(letter)}"}
         )
-    message = f"its order in queue {queue} was not taken: {letter.reason[:300]}{_see(letter)}"
-    return AttemptEnding(LOST, {"type": "OrderRefused", "message": message})
+    message = f"its dispatch in queue {queue} was dead-lettered: {letter.reason[:300]}{_see(letter)}"
+    return AttemptEnding(LOST, {"type": "DispatchRefused", "message": message})
 
 
 def _see(letter: DeadLetter) -> str:

@@ -22,6 +22,7 @@ from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_predicates, job_queues, jobs
 from orchestrix.persistence.jobs.job_predicates import JobsToRescue
+from orchestrix.quantities import counted
 
 Find = Callable[[Transaction, int], Awaitable[list[JobRow]]]
 Judge = Callable[[Transaction, Sequence[JobRow]], Awaitable[list[AttemptEnding]]]
@@ -61,11 +62,11 @@ class JobRescuer:
         self._open_ears()
         signs = await self._signs()
         if signs.unheard:
-            await self._end(jobs.unheard, _always(BROKER_LOST), "the broker lost its memory")
+            await self._end(jobs.unheard, _always(BROKER_LOST), "broker data lost")
         if signs.overdue:
-            await self._end(self._overdue, self._too_late, "its time is over")
+            await self._end(self._overdue, self._too_late, "timed out")
         if signs.silent:
-            await self._end(self._unheard_of, _always(WORKER_SILENT), "its worker was not heard any more")
+            await self._end(self._unheard_of, _always(WORKER_SILENT), "worker silent")
         self._looked_at = self._began  # it may have stood still since
         return self._until_next(signs.left)
 
@@ -155,7 +156,7 @@ class JobRescuer:
 
     async def _end(self, find: Find, judge: Judge, reason: str) -> None:
         while stops := await self._office.write(partial(self._write, find, judge, reason)):
-            log.warning("attempts of jobs are over (%s): %d", reason, len(stops))
+            log.warning("%s ended (%s)", counted(len(stops), "job attempt"), reason)
             self._office.stop(stops)
             self._office.due()
             if len(stops) < RESCUE_BATCH_LIMIT:

@@ -15,6 +15,7 @@ from orchestrix.jobs import redispatch
 from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderContext
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.jobs import job_queues
+from orchestrix.quantities import counted
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -63,7 +64,7 @@ class LostDispatchDetector:
     async def _send(self, empty: Collection[str], passed: Mapping[str, datetime]) -> None:
         while sent := await self._office.write(partial(self._write, empty, passed)):
             self._office.relay.poke()
-            log.warning("orders of jobs were lost and are sent again: %d", len(sent))
+            log.warning("dispatches were lost with their queues: redispatching %s", counted(len(sent), "job"))
             if len(sent) < RESCUE_BATCH_LIMIT:
                 return
 

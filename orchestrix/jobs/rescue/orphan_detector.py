@@ -16,6 +16,7 @@ from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderCont
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.jobs import job_predicates, jobs
+from orchestrix.quantities import counted
 
 Work = Callable[[Transaction], Awaitable[list[JobRow]]]
 log = logging.getLogger("orchestrix.jobs")
@@ -71,7 +72,8 @@ class OrphanJobDetector:
         found = await jobs.orphans(tx, self._every, RESCUE_BATCH_LIMIT)
         if found:
             owners = sorted({str(job.owner) for job in found})
-            log.warning("jobs of %s need another owner: %d", ", ".join(owners), len(found))
+            need = "needs" if len(found) == 1 else "need"
+            log.warning("%s of node %s %s a new owner", counted(len(found), "job"), ", ".join(owners), need)
         now = self._office.database.now()
         fresh = [rules.offered(job, NODE_CRASH, ORPHAN_PENDING, now) for job in found]
         await self._store(tx, found, fresh)

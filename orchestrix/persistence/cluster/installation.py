@@ -13,10 +13,10 @@ from orchestrix.persistence.tables import installation
 
 _ONLY: Final = 1
 MISSING: Final = (
-    "the row of the table `installation` is missing, by which workers find what their steps have done:"
+    "the row of the table `installation` is missing, which effect keys are built from:"
     " restore the whole of the backup, or run `orchestrix db clone-reset`"
 )
-HALF_RESET: Final = "`orchestrix db clone-reset` has not come to its end in this database: run it again"
+HALF_RESET: Final = "`orchestrix db clone-reset` did not finish in this database: run it again"
 
 
 async def known(connection: Connection) -> Installation:

@@ -48,13 +48,14 @@ class Handover:
 async def check(tx: Transaction, fence: Fence) -> None:
     """The last statement before the commit of each leader write: nobody begins a newer term before that commit.
 
-    Raises `StaleTermError` if a newer term has begun, and `Contention` if somebody is about to begin one.
+    Raises `StaleTermError` if a newer term began, and `Contention` if somebody is about to begin one.
     """
     # FOR KEY SHARE: waits for a change of term, which locks the whole row, but not for a renewal of the lease.
     query = select(leases.c.term, leases.c.holder).where(_MINE)
     found = (await tx.execute(query.with_for_update(read=True, key_share=True))).first()
     if found is None or (found.term, found.holder) != (fence.term, fence.holder):
-        raise StaleTermError(_refusal(fence, f"term {found.term} is {found.holder}'s" if found else "there is no term"))
+        now = f"term {found.term} belongs to {found.holder}" if found else "there is no current term"
+        raise StaleTermError(_refusal(fence, now))
 
 
 async def read(connection: Connection, lease_s: float = MAX_LEASE_S) -> Lease | None:
@@ -87,7 +88,7 @@ async def campaign(tx: Transaction, bid: Candidacy, lease_s: float, noticed_s: f
 
 
 async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float) -> None:
-    """Renews the lease for `lease_s` seconds. Raises `StaleTermError` if a newer term has begun."""
+    """Renews the lease for `lease_s` seconds. Raises `StaleTermError` if a newer term began."""
     query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_held(fence))
     found = (await tx.execute(query)).first()
     until = None if found is None else found.now + timedelta(seconds=lease_s)
@@ -95,14 +96,14 @@ async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float)
 
 
 async def resign(tx: Transaction, fence: Fence) -> None:
-    """Ends the lease now. Raises `StaleTermError` if a newer term has begun."""
+    """Ends the lease now. Raises `StaleTermError` if a newer term began."""
     query = select(tx.dialect.clock(tx.now())).where(*_held(fence))
     now = (await tx.execute(query)).scalar_one_or_none()
     await _write(tx, fence, {"lease_until": now, "resigned_at": now} if now else None)
 
 
 async def arrive(tx: Transaction, fence: Fence) -> None:
-    """Notes the first write of the term's leader. Raises `StaleTermError` if a newer term has begun."""
+    """Notes the first write of the term's leader. Raises `StaleTermError` if a newer term began."""
     arrived = update(handovers).where(handovers.c.term == fence.term, handovers.c.ended_at.is_(None))
     await tx.execute(arrived.values(ended_at=tx.dialect.clock(tx.now())))
     await check(tx, fence)
@@ -140,7 +141,7 @@ async def _locked(tx: Transaction, lease_s: float) -> Lease:
         await tx.dialect.insert_absent(tx, _INSERT, [(LEADER, 0, NOBODY, LeaderMode.BROKER.value, now, now, None)])
         found = (await tx.execute(query)).first()
     lease = _lease(found, lease_s)
-    assert lease is not None, "nobody deletes the row"
+    assert lease is not None, "the row is never deleted"
     return lease
 
 
@@ -171,7 +172,7 @@ def _held(fence: Fence) -> Sequence[Any]:
 async def _write(tx: Transaction, fence: Fence, values: dict[str, Any] | None) -> None:
     held = update(leases).where(*_held(fence))
     if values is None or (await tx.execute(held.values(values))).rowcount != 1:
-        raise StaleTermError(_refusal(fence, "a newer term has begun"))
+        raise StaleTermError(_refusal(fence, "a newer term began"))
 
 
 async def _record(
@@ -199,4 +200,4 @@ async def _record(
 
 
 def _refusal(fence: Fence, why: str) -> str:
-    return f"{fence.holder} wrote as the leader of term {fence.term}, but {why}: nothing was written"
+    return f"{fence.holder} wrote as leader of term {fence.term}, but {why}: nothing was written"

@@ -27,5 +27,5 @@ def dialect_of(url: URL) -> Dialect:
     found = _DIALECTS.get(url.drivername)
     if found is None:
         known = ", ".join(f"{name}://" for name in _DIALECTS)
-        raise ConfigError(f"a database URL begins with one of {known}, not with {url.drivername}://")
+        raise ConfigError(f"a database URL must start with one of {known}, not with {url.drivername}://")
     return found(url)

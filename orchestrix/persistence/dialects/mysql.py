@@ -116,7 +116,7 @@ class MySql:
         self._tls = wanted(url)
         if self._tls.mode in ("allow", "prefer"):
             raise ConfigError(
-                f"the driver for MySQL cannot choose by itself whether to use TLS (sslmode={self._tls.mode}):"
+                f"the MySQL driver cannot choose by itself whether to use TLS (sslmode={self._tls.mode}):"
                 " write sslmode=require, verify-ca or verify-full, or disable"
             )
 
@@ -155,7 +155,7 @@ class MySql:
         name = "CONCAT('orchestrix.', SHA1(DATABASE()))"
         got = connection.exec_driver_sql(f"SELECT GET_LOCK({name}, 600)").scalar()
         if got != 1:
-            raise Unavailable("another migration has been running for ten minutes")
+            raise Unavailable("another migration has been running for 10 minutes: wait for it, then run this again")
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
         return _MEANINGS.get(_code(error), Unavailable)

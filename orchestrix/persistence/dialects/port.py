@@ -16,9 +16,9 @@ from orchestrix.errors import OrchestrixError
 Row = Sequence[Any]
 Result = CursorResult[*tuple[Any, ...]]
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
-FULL: Final = "the disk of the database is full; nothing was changed: free some space there"
+FULL: Final = "the disk of the database is full; nothing was changed. Free some space there"
 READ_ONLY: Final = (
-    "the database takes no writes: it, this user or this session is set to read-only; nothing was changed"
+    "the database does not accept writes: it, this user or this session is read-only; nothing was changed"
 )
 
 

@@ -89,7 +89,7 @@ class Sqlite:
         if strange and not (url.database or "").startswith("file:"):
             known = ", ".join(sorted(_PARAMETERS))
             raise ConfigError(
-                f"the database URL has a parameter {strange[0]!r}, which is not known; known are {known}"
+                f"the database URL has the unknown parameter {strange[0]!r}; known are {known}"
                 " (a ? in the name of a file is written %3F)"
             )
         return url

@@ -13,9 +13,9 @@ from sqlalchemy import URL, Engine, event
 from orchestrix.errors import ConfigError, SchemaMismatch, Unavailable
 
 _UNUSABLE: Final = {
-    sqlite3.SQLITE_CANTOPEN: "let this user read and write it and its folder",
-    sqlite3.SQLITE_READONLY: "let this user write it and its folder",
-    sqlite3.SQLITE_PERM: "let this user read and write it and its folder",
+    sqlite3.SQLITE_CANTOPEN: "make it and its folder readable and writable for this user",
+    sqlite3.SQLITE_READONLY: "make it and its folder writable for this user",
+    sqlite3.SQLITE_PERM: "make it and its folder readable and writable for this user",
     sqlite3.SQLITE_NOTADB: "restore it",
 }
 
@@ -44,7 +44,7 @@ class DatabaseFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             where = f"the folder {self.path.parent} of the database"
-            raise ConfigError(f"{where} cannot be made: {error.strerror}") from error
+            raise ConfigError(f"{where} cannot be created: {error.strerror}") from error
         with suppress(OSError):  # SQLite reports what is wrong with the file when it opens it
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # for its owner, as what is in it
 
@@ -61,19 +61,17 @@ class DatabaseFile:
     def check(self) -> None:
         """Raises `Unavailable` if another file is there than was opened, or none."""
         if self._opened not in (None, self._found()):
-            raise Unavailable(
-                f"the database file {self.path} is gone, or another one is in its place: stop, restore it, start again"
-            )
+            raise Unavailable(f"the database file {self.path} was deleted or replaced: stop, restore it, start again")
 
     def _check_before(self) -> None:
         self.check()
         if self._opened is None and not os.path.lexists(self.path):
-            raise SchemaMismatch(f"there is no database file {self.path} yet: run `orchestrix db upgrade`")
+            raise SchemaMismatch(f"the database file {self.path} does not exist: run `orchestrix db upgrade`")
 
     def refusal(self, code: int, said: str) -> str | None:
         """What to do about a primary result code of SQLite that is about the file."""
         fix = _UNUSABLE.get(code)
-        return f"the database file {self.path} cannot be used ({said}): {fix}, or name another one" if fix else None
+        return f"the database file {self.path} cannot be used ({said}): {fix}, or use another file" if fix else None
 
     def _remember(self) -> None:
         self._opened = self._opened or self._found()

@@ -50,12 +50,12 @@ class Tls:
         if encrypted or self.mode == "disable":
             return
         if self.needed:
-            raise Unavailable(f"the database at {self.host} offers no TLS, and the URL asks for it ({self.mode})")
+            raise Unavailable(f"the database at {self.host} does not offer TLS, but the URL requires it ({self.mode})")
         if not _is_here(self.host) and self not in _told:
             _told.add(self)
             log.warning(
                 "the connection to the database at %s is not encrypted: write sslmode=require in its URL, "
-                "or sslmode=disable where that is meant",
+                "or sslmode=disable if that is intended",
                 self.host,
             )
 
@@ -69,7 +69,7 @@ def wanted(url: URL) -> Tls:
     ca, cert, key = (_first(query, names) for names in (_CA, _CERT, _KEY))
     said = {_mode(name, query[name]) for name in _MODE if name in query}
     if len(said) > 1:
-        raise ConfigError(f"the database URL names TLS twice, and differently: {' and '.join(sorted(said))}")
+        raise ConfigError(f"the database URL has contradicting TLS parameters: {' and '.join(sorted(said))}")
     mode = said.pop() if said else "verify-full" if ca else "require" if cert else None
     verified = mode in ("verify-ca", "verify-full")
     context = _context(ca, cert, key, mode) if verified or ((ca or cert) and mode != "disable") else None
@@ -88,14 +88,14 @@ def without(url: URL, known: Collection[str]) -> URL:
     """The URL without what `wanted` reads. Raises `ConfigError` for a parameter that is none of these or of `known`."""
     if strange := sorted(set(url.query) - PARAMETERS - set(known)):
         allowed = ", ".join(sorted({*known, "sslmode", "sslrootcert", "sslcert", "sslkey"}))
-        raise ConfigError(f"the database URL has a parameter {strange[0]!r}, which is not known; known are {allowed}")
+        raise ConfigError(f"the database URL has the unknown parameter {strange[0]!r}; known are {allowed}")
     return url.difference_update_query([name for name in url.query if name in PARAMETERS])
 
 
 def _mode(name: str, value: str) -> str:
     mode = _MEANT.get(value.lower())
     if mode is None:
-        raise ConfigError(f"the database URL says {name}={value[:40]}: write one of {', '.join(_MODES)}")
+        raise ConfigError(f"the database URL has {name}={value[:40]}: write one of {', '.join(_MODES)}")
     return mode
 
 

@@ -155,7 +155,7 @@ async def store(tx: Transaction, changed: Sequence[tuple[int, JobRow]], tried: I
     """
     rows = [(job.id, before, *_moved(job)) for before, job in sorted(changed, key=lambda one: one[1].id)]
     if rows and len(await tx.dialect.update(tx, _UPDATE, rows)) != len(rows):
-        raise ConflictError("a job was changed by somebody else")
+        raise ConflictError("concurrent update of a job")
     await _put(tx, {attempt.history_id: attempt for attempt in tried})
 
 

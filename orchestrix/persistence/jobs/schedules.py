@@ -94,7 +94,7 @@ async def store(tx: Transaction, before: Schedule, after: Schedule) -> None:
     same = [table.id == before.id, table.version == before.version, _equal(table.due_at, before.due_at)]
     change = update(schedules).where(*same).values(dict(zip(_CHANGING, _stored(_changing(after)), strict=True)))
     if (await tx.execute(change)).rowcount != 1:
-        raise ConflictError("the schedule was changed by somebody else")
+        raise ConflictError("concurrent update of the schedule")
 
 
 async def remove(tx: Transaction, id: str) -> None:

@@ -16,6 +16,7 @@ from orchestrix.lifecycle import Loop, backoff
 from orchestrix.persistence.engine import Connection, Database, Transaction
 from orchestrix.persistence.sagas import definitions
 from orchestrix.persistence.sagas.definitions import StoredDefinition
+from orchestrix.quantities import counted
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.errors import DefinitionError
@@ -145,7 +146,7 @@ class DefinitionStore:
         await self._refuse_conflicts()
         for change in replaced:
             log.warning(
-                "saga %s version %d was replaced, as none of its instances is live: %s",
+                "saga %s version %d was replaced (it has no live instances): %s",
                 change.saga,
                 change.version,
                 "; ".join(change.differences),
@@ -182,7 +183,7 @@ class DefinitionStore:
             for row in await definitions.all_of(connection):
                 owners = {one for one in self._owners_of(row) if self._catalog.startable(one) is not None}
                 if owners and row.key in self._unreadable and await definitions.live(connection, *row.key):
-                    raise ConfigError(f"live instances of saga {row.saga!r} need it: {self._unreadable[row.key]}")
+                    raise ConfigError(f"needed by live instances of saga {row.saga!r}: {self._unreadable[row.key]}")
 
     async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Reads these versions in a transaction that has found instances of them."""
@@ -256,7 +257,7 @@ class DefinitionStore:
     def _give_up_code(self, row: StoredDefinition) -> bool:
         """Another node has stored another definition of this version, when no instance of it was live."""
         self._catalog.replaced(read(row))
-        said = "was replaced by another definition: this node starts none until it has that, or another version"
+        said = "was replaced by another definition: this node starts no instances until it has that, or another version"
         self._replaced[row.key] = said
         log.error("saga %s version %d %s", *row.key, said)
         return True
@@ -278,7 +279,7 @@ class DefinitionStore:
         trouble = "; ".join(told) or None
         if trouble != self._trouble:
             self._trouble = trouble
-            log.warning("%s", trouble or "every live instance that this node meets can be run here again")
+            log.warning("%s", trouble or "this node can run all live instances again")
 
 
 async def _patiently(work: Callable[[], Awaitable[object]]) -> None:
@@ -290,7 +291,7 @@ async def _patiently(work: Callable[[], Awaitable[object]]) -> None:
         except RetryableError as away:
             failures += 1
             if failures == 1:
-                log.warning("the definitions of sagas wait: %s", away)
+                log.warning("reading saga definitions paused: %s", away)
             await asyncio.sleep(backoff(failures))
         else:
             return
@@ -303,7 +304,7 @@ async def _record(tx: Transaction, mine: StoredDefinition) -> ReplacedDefinition
         if await definitions.insert(tx, mine):
             return None
         before = await definitions.lock(tx, mine.saga, mine.version)
-        assert before is not None, "nobody deletes a definition"
+        assert before is not None, "a definition is never deleted"
     if before.digest == mine.digest:
         if before.data_schema != mine.data_schema or before.form != mine.form:
             await _replace_same(tx, before, mine)
@@ -319,7 +320,7 @@ async def _record(tx: Transaction, mine: StoredDefinition) -> ReplacedDefinition
 async def _replace_same(tx: Transaction, before: StoredDefinition, mine: StoredDefinition) -> None:
     """Replaces a version that runs the same: only its data model, or the format of the row, has changed."""
     if before.data_schema != mine.data_schema:
-        log.warning("another schema of data than before: saga %s version %d", mine.saga, mine.version)
+        log.warning("saga %s version %d: the schema of its data changed", mine.saga, mine.version)
     if before.form <= mine.form:
         await definitions.replace(tx, mine)
 
@@ -328,6 +329,6 @@ def _in_use(mine: StoredDefinition, count: int, changes: Sequence[str]) -> str:
     shown = "; ".join(changes[:DIFFERENCES_SHOWN])
     more = f" and {len(changes) - DIFFERENCES_SHOWN} more" if len(changes) > DIFFERENCES_SHOWN else ""
     return (
-        f"saga {mine.saga!r} version {mine.version} has {count} live instances and another definition here ({shown}"
-        f"{more}): raise its version, Saga(…, version={mine.version + 1}), or let the instances end first"
+        f"saga {mine.saga!r} version {mine.version} has {counted(count, 'live instance')} and differs in this code "
+        f"({shown}{more}): raise its version, Saga(…, version={mine.version + 1}), or let the instances end first"
     )

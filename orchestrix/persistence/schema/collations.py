@@ -68,7 +68,7 @@ def _encoding(connection: Connection) -> list[str]:
     if found == _ENCODING:
         return []
     return [
-        f"the database has the encoding {found} and can only hold some letters: make another one by CREATE DATABASE …"
+        f"the database has the encoding {found}, which lacks some characters: create another one by CREATE DATABASE …"
         f" ENCODING '{_ENCODING}' TEMPLATE template0"
     ]
 

@@ -88,10 +88,10 @@ def _columns(found: Inspector, table: str) -> frozenset[str]:
 
 
 def _refusal(names: Sequence[str]) -> ConfigError:
-    said = f"tables of another program have names of ours: {', '.join(names)}"
+    said = f"tables of another program use Orchestrix's names: {', '.join(names)}"
     if len(names) == 1:
-        said = f"the table {names[0]} is another program's, and its name is one of ours"
+        said = f"the table {names[0]} belongs to another program but has one of Orchestrix's names"
     return ConfigError(
-        f"{said}; nothing was changed: name another database in ORCHESTRIX_DATABASE_URL"
+        f"{said}; nothing was changed. Use another database in ORCHESTRIX_DATABASE_URL"
         " (in PostgreSQL another schema will do, by the search_path of the user)"
     )

@@ -126,7 +126,7 @@ async def upgrade(url: str) -> list[str]:
 async def downgrade(url: str, revision: str) -> None:
     """Takes the schema back to `revision`, `base` for nothing at all. The data in dropped tables is lost."""
     before = await _in_thread(url, lambda database: database.migrate(lambda connection: _move(connection, revision)))
-    _log.info("schema taken back from %s to %s", before or "nothing", revision)
+    _log.info("schema downgraded from %s to %s", before or "nothing", revision)
 
 
 async def check(url: str) -> list[str]:
@@ -165,7 +165,8 @@ def _move(connection: Connection, target: str) -> str | None:
     try:
         (command.upgrade if target == HEAD else command.downgrade)(config, target)
     except CommandError as error:
-        raise SchemaMismatch(f"the database has revision {before}, which this version does not know") from error
+        unknown = f"the database has revision {before}, which this version does not know"
+        raise SchemaMismatch(f"{unknown}: upgrade Orchestrix") from error
     return before
 
 

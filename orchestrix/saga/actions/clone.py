@@ -12,7 +12,7 @@ from orchestrix.saga.definition import Saga, milliseconds
 from orchestrix.saga.state import CLONED, DEADLINE, PAUSED, RETRY, UNSENT, Instance, StateChange
 from orchestrix.saga.transition import change
 
-CLONED_REASON: Final = "cloned: this is a copy of its database, and the original goes on with it"
+CLONED_REASON: Final = "cloned: this database is a copy; the original continues the work"
 
 
 def held_clone(instance: Instance, now: datetime) -> SagaTransition:

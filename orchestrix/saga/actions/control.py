@@ -126,29 +126,32 @@ def unchanged(instance: Instance, verb: SagaAction) -> str:
     """Why `verb`, though allowed, changes nothing; and which action does."""
     match verb:
         case SagaAction.CANCEL if instance.state == COMPENSATION_FAILED:
-            return "it is given up already, and an undo has failed: retry or skip that one, or terminate"
+            return "already being undone, and an undo has failed: retry or skip it, or terminate"
         case SagaAction.CANCEL if instance.state == COMPENSATING:
-            held = "; resume ends its pause" if instance.blocker == PAUSED else ""
-            return f"it is given up already, and is being undone{held}"
+            held = "; resume ends the pause" if instance.blocker == PAUSED else ""
+            return f"already being undone{held}"
         case SagaAction.CANCEL | SagaAction.TERMINATE:
-            return "it has ended already: retry begins it again"
+            return "already ended: retry runs it again"
         case SagaAction.PAUSE:
-            return "it is paused already: resume ends that"
+            return "already paused: resume ends the pause"
         case SagaAction.RESUME:
-            return "it is not paused"
+            return "not paused"
         case SagaAction.RETRY:
-            return "its present try is out: nothing is to be tried again yet"
+            return f"nothing to retry: attempt {max(instance.tries, 1)} is still running"
         case SagaAction.EDIT:
-            return "its data is so already"
+            return "its data already has these values"
         case _:
-            return "its deadline is so already"
+            return "its deadline already has this value"
 
 
 def _refusal(instance: Instance, verb: SagaAction) -> str:
     if verb is SagaAction.RETRY and verb in _idle(instance):
-        return "its present try is out, and has the data that it was sent with: pause it, edit, then resume"
-    held = f" and held ({instance.blocker})" if instance.blocker else ""
-    return f"{verb.value} does not fit a saga that is {instance.state}{held}"
+        return f"cannot retry: attempt {max(instance.tries, 1)} is running; to change its data pause, edit, then resume"
+    if verb is SagaAction.EDIT and instance.live and not instance.blocker:
+        return f"cannot edit while the saga is running (state {instance.state}); pause it first"
+    held = f" and blocked ({instance.blocker})" if instance.blocker else ""
+    already = "" if instance.live else "already "
+    return f"cannot {verb.value}: saga {instance.id} is {already}{instance.state}{held}"
 
 
 def _row(saga: Saga, instance: Instance, ask: ActionRequest, target: str, tick: TransitionInputs) -> StateChange:
@@ -175,7 +178,7 @@ def _retry(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionI
     if instance.blocker == HELD:
         return _acted(_held_again(saga, instance, ask, tick))
     here = out(saga, instance)
-    assert here is not None, "only an order that is out can be tried again"
+    assert here is not None, "only a pending command can be retried"
     same, row = _stay(saga, instance, ask, tick)
     now = armed(replace(same, blocker=None), here.reason, here.wait, tick.now)
     return _acted(sending(saga, now, [row]))
@@ -186,7 +189,7 @@ def _held_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transi
     unknown."""
     same, row = _stay(saga, instance, ask, tick)
     here = out(saga, instance)
-    assert here is not None, "what is held is a step"
+    assert here is not None, "only a step can be held"
     former = (instance.command_id,) if instance.command_id else ()
     fresh = unfrozen(progressed(same, sent=(*instance.progress.sent, *former)), tick.now)
     fresh = replace(fresh, blocker=None, command_id=tick.command_id, attempt=instance.attempt + 1, tries=1)
@@ -215,7 +218,7 @@ def _run_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transit
 def _undo_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
     row = _row(saga, instance, ask, COMPENSATING, tick)
     here = out(saga, instance)
-    assert here is not None, "a failed undo is out"
+    assert here is not None, "a failed undo has a pending command"
     attempts = {**instance.progress.attempts, here.key: instance.attempt}
     back = progressed(move(saga, instance, COMPENSATING, row), attempts=attempts)
     return sending(saga, issued(saga, replace(back, blocker=None), tick), [row])
@@ -225,12 +228,10 @@ def _skip(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionIn
     why = ask.cause(step_at_work(saga, instance))
     if instance.blocker == UNDO_FAILED:
         if ask.output:
-            raise InvalidActionError(
-                "output", "must be left out where an undo is skipped: that leaves nothing to go on with"
-            )
+            raise InvalidActionError("output", "must be left out where an undo is skipped: an undo has no output")
         return _acted(compensation.undone(saga, instance, tick, skipped=why), instance)
     step = saga.step_in(instance.state)
-    assert step is not None, "skip is allowed where a step is out"
+    assert step is not None, "skip needs a pending step"
     try:
         moved = succeed(saga, instance, step, ask.output or {}, tick, why)
     except InvalidDataError as refused:
@@ -345,13 +346,13 @@ def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: Tran
     before = instance.given
     if instance.wake_reason == JOB and ask.at is None and before is None:
         raise ActionNotAllowed(
-            "the time of its job counts, and it has no deadline: say at what time", allowed(saga, instance)
+            "it has no deadline of its own (its job has a timeout): give the time with at", allowed(saga, instance)
         )
     if before is None and instance.wake_reason != JOB:  # else that is the time of the next poll, not a deadline
         before = instance.wake_at
     at = ask.at if ask.at is not None else _extended(before, ask.extend_by or timedelta(0), tick)
     if not tick.now <= at < NEVER:
-        raise InvalidActionError("at" if ask.at is not None else "extendBy", "must lie ahead, and before the year 9999")
+        raise InvalidActionError("at" if ask.at is not None else "extendBy", "must be in the future and before 9999")
     if at == before:
         return ActionResult(instance)
     same, row = _stay(saga, instance, ask, tick)
@@ -374,7 +375,7 @@ def _extended(at: datetime | None, by: timedelta, tick: TransitionInputs) -> dat
 def _cancel_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
     if instance.wake_reason == RETRY:
         raise ActionNotAllowed(
-            "this wake-up is a retry and no deadline: pause the saga to hold it", allowed(saga, instance)
+            "it is waiting for a retry, which has no deadline: pause the saga to hold it", allowed(saga, instance)
         )
     if instance.wake_at == NEVER or (instance.wake_reason == JOB and instance.limit is None):
         return ActionResult(instance)

@@ -31,7 +31,7 @@ def complaint(call: str, name: str, value: object, kind: ArgumentKind) -> str | 
     begin."""
     if kind.fits(value):
         return None
-    return f"{call}{name}={brief(value)}): {kind.wanted} is wanted, as {name}={kind.example(value)}"
+    return f"{call}{name}={brief(value)}): expected {kind.wanted}, e.g. {name}={kind.example(value)}"
 
 
 def demand(made: object, **kinds: ArgumentKind) -> None:
@@ -127,19 +127,19 @@ def span_of(seconds: str) -> str:
     return f"timedelta(seconds={seconds})"
 
 
-TEXT: Final = ArgumentKind(lambda value: isinstance(value, str), "a text", _text_meant)
+TEXT: Final = ArgumentKind(lambda value: isinstance(value, str), "a string", _text_meant)
 TEXTS: Final = ArgumentKind(
-    _texts, "a tuple of texts", lambda value: f"({brief(value)},)" if isinstance(value, str) else '("…",)'
+    _texts, "a tuple of strings", lambda value: f"({brief(value)},)" if isinstance(value, str) else '("…",)'
 )
 FLAG: Final = of("True or False", "True", bool)
 WHOLE: Final = ArgumentKind(_whole, "a whole number", _whole_meant)
 SPAN: Final = ArgumentKind(
-    lambda value: isinstance(value, timedelta), "a length of time", lambda v: span_of(_meant(v) or "30")
+    lambda value: isinstance(value, timedelta), "a timedelta", lambda v: span_of(_meant(v) or "30")
 )
 SECONDS: Final = ArgumentKind(_seconds, "a number of seconds from 0 to ten years", lambda value: _meant(value) or "30")
 REASON: Final = ArgumentKind(
     lambda value: isinstance(value, str) and bool(value.strip()),
-    "a reason in words",
-    lambda _value: '"a letter is gone"',
+    "a non-empty reason",
+    lambda _value: '"a sent mail cannot be recalled"',
 )
-WORDS: Final = ArgumentKind(_words, "a mapping of texts to texts", lambda _value: '{"BOOKED": "TELLING"}')
+WORDS: Final = ArgumentKind(_words, "a mapping of strings to strings", lambda _value: '{"BOOKED": "MAILING"}')

@@ -8,16 +8,16 @@ from typing import Final
 _AT: Final = re.compile(r"(?P<what>.*): line (?P<line>\d+) column (?P<column>\d+) \(char \d+\)", re.DOTALL)
 # Keyed by the beginning of the error text of Python's JSON parser.
 _STOPPED: Final = {
-    "Expecting value": "a value must stand there; texts have double quotes",
-    "Expecting property name": "the name of a field must stand there, in double quotes",
-    "Expecting ':'": "a colon must stand there, between the field's name and its value",
-    "Expecting ','": "a comma must stand there, or the end of the object or array",
-    "Illegal trailing comma": "this comma must go: nothing follows it",
-    "Extra data": "the JSON has ended before that: send nothing behind it",
-    "Unterminated string": "the text that begins there does not end: close it with double quotes",
-    "Invalid control character": "a text has a control character there: write it as an escape such as \\n",
-    "Invalid \\": "this backslash begins no escape that JSON knows: write \\\\ for the character itself",
-    "Unexpected UTF-8 BOM": "a byte order mark stands there: leave it out",
+    "Expecting value": "expected a value (strings need double quotes)",
+    "Expecting property name": "expected a property name in double quotes",
+    "Expecting ':'": "expected a colon between the property name and its value",
+    "Expecting ','": "expected a comma, or the end of the object or array",
+    "Illegal trailing comma": "trailing comma: remove it",
+    "Extra data": "unexpected data after the end of the JSON",
+    "Unterminated string": "unterminated string: close it with double quotes",
+    "Invalid control character": "control character in a string: escape it, e.g. \\n",
+    "Invalid \\": "invalid escape: write \\\\ for a backslash",
+    "Unexpected UTF-8 BOM": "byte order mark: remove it",
 }
 
 
@@ -26,5 +26,5 @@ def stopped(said: str) -> str | None:
     stop = _AT.fullmatch(said)
     if stop is None:
         return None
-    why = next((ours for begin, ours in _STOPPED.items() if stop["what"].startswith(begin)), "it cannot be read there")
+    why = next((ours for begin, ours in _STOPPED.items() if stop["what"].startswith(begin)), "invalid JSON")
     return f"line {stop['line']}, column {stop['column']}: {why}"

@@ -28,7 +28,7 @@ _INSTEAD: Final[tuple[tuple[type[Any] | tuple[type[Any], ...], str], ...]] = (
     ((datetime, date, time), "give its .isoformat()"),
     (timedelta, "give its .total_seconds()"),
     ((Decimal, UUID, PurePath, complex), "give str(…) of it"),
-    ((bytes, bytearray, memoryview), "give a text, as of .decode() or base64"),
+    ((bytes, bytearray, memoryview), "give a string, e.g. by .decode() or base64"),
     (Enum, "give its .value"),
     (BaseModel, 'give its .model_dump(mode="json")'),
     (BaseException, "give str(…) of it"),
@@ -54,13 +54,13 @@ def _flaws(value: Any, place: str, above: tuple[int, ...]) -> Iterator[tuple[str
         return
     if isinstance(value, str):
         if not storable(value):
-            yield place, "is a text that has a NUL character or half of a surrogate pair: leave it out"
+            yield place, "is a string with a NUL character or a lone surrogate: remove it"
     elif isinstance(value, int):
         if not _writable(value):
-            yield place, f"is a number that has more than {sys.get_int_max_str_digits()} digits: give it as a text"
+            yield place, f"is a number that has more than {sys.get_int_max_str_digits()} digits: give it as a string"
     elif isinstance(value, float):
         if not math.isfinite(value):
-            yield place, f"is {value}, which is no number in JSON: give None, or leave it out"
+            yield place, f"is {value}, which JSON cannot hold: give None, or leave it out"
     elif isinstance(value, dict | list | tuple) or not above:
         yield from _inside(value, place, above)
     else:
@@ -69,10 +69,10 @@ def _flaws(value: Any, place: str, above: tuple[int, ...]) -> Iterator[tuple[str
 
 def _inside(value: Any, place: str, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
     if id(value) in above:
-        yield place, f"is {called(value)} that has itself inside, and would never end: leave that out"
+        yield place, f"is {called(value)} that contains itself: remove that"
         return
     if len(above) >= MAX_LEVELS:
-        yield f"{place[:_SHOWN]}…", f"is nested too deeply: {MAX_LEVELS} levels of objects and arrays are the most"
+        yield f"{place[:_SHOWN]}…", f"is nested too deeply: at most {MAX_LEVELS} levels of objects and arrays"
         return
     path = (*above, id(value))
     if not isinstance(value, Mapping):
@@ -86,9 +86,9 @@ def _inside(value: Any, place: str, above: tuple[int, ...]) -> Iterator[tuple[st
 
 def _key(key: object, place: str) -> Iterator[tuple[str, str]]:
     if not isinstance(key, str):
-        yield place, f"has the key {brief(key)}, {called(key)}, and keys are texts in JSON: give str(…) of it"
+        yield place, f"has the key {brief(key)}, {called(key)}, but keys are strings in JSON: give str(…) of it"
     elif not storable(key):
-        yield place, f"has the key {brief(key)} with a NUL character or half of a surrogate pair: leave it out"
+        yield place, f"has the key {brief(key)} with a NUL character or a lone surrogate: remove it"
 
 
 def _writable(number: int) -> bool:
@@ -100,8 +100,8 @@ def _instead(value: object) -> str:
     if inspect.iscoroutine(value):
         value.close()  # it is never awaited, and Python warns of that here
     if inspect.isawaitable(value):
-        return "for an await is missing: give await … of it"
+        return "because an await is missing: give await … of it"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return "which JSON does not hold: give dataclasses.asdict(…) of it"
-    way = next((way for types, way in _INSTEAD if isinstance(value, types)), "give a text, a number, a list or a dict")
-    return f"which JSON does not hold: {way}"
+        return "which JSON cannot hold: give dataclasses.asdict(…) of it"
+    way = next((way for types, way in _INSTEAD if isinstance(value, types)), "give a string, number, list or dict")
+    return f"which JSON cannot hold: {way}"

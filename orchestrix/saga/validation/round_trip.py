@@ -23,7 +23,7 @@ def unkept(model: type[BaseModel]) -> str | None:
             if field.default is PydanticUndefined or field.default is None:
                 continue
             if (wrong := _wrong(owner, name, field)) is not None:
-                return f"the default of {owner.__name__}.{name} {wrong}: give it None, or none, and set it in a step"
+                return f"the default of {owner.__name__}.{name} {wrong}: use None or no default, and set it in a step"
     return None
 
 
@@ -94,11 +94,11 @@ def _wrong(owner: type[BaseModel], name: str, field: FieldInfo) -> str | None:
     except KeyError:
         return None  # it is excluded from what is written, or its model has a serializer of its own
     except _NO_JSON:
-        return "is no JSON"
+        return "is not JSON"
     again = _read(owner, name, field, text)
     if again is PydanticUndefined or _same(again, field.default):
         return None
-    return f"does not come back from JSON as it was, but as {text[:60]}"
+    return f"comes back from JSON differently, as {text[:60]}"
 
 
 def _read(owner: type[BaseModel], name: str, field: FieldInfo, text: str) -> Any:

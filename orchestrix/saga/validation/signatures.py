@@ -74,8 +74,8 @@ def _unknown(taken: inspect.Signature, named: Mapping[str, object]) -> str | Non
     for one in named:
         if one not in taken.parameters:
             near = get_close_matches(one, taken.parameters, 1)
-            meant = f", perhaps {near[0]}= is meant" if near else ""
-            return f"it takes no {one}={meant}"
+            meant = f"; did you mean {near[0]}=?" if near else ""
+            return f"unknown argument {one}={meant}"
     return None
 
 
@@ -89,7 +89,7 @@ def _too_many(taken: inspect.Signature, args: Sequence[object]) -> str | None:
 
 def _twice(taken: inspect.Signature, args: Sequence[object], named: Mapping[str, object]) -> str | None:
     both = [name for name, _ in zip(taken.parameters, args, strict=False) if name in named]
-    return f"{both[0]} is given twice" if both else None
+    return f"{both[0]} was given more than once" if both else None
 
 
 def _missing(taken: inspect.Signature, args: Sequence[object], named: Mapping[str, object]) -> str:

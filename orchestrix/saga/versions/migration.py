@@ -86,7 +86,7 @@ def migrated(
         return MigrationRefusal(refused[:MAX_REASON])
     if _in_hand(instance):
         return MigrationRefusal(
-            f"{_told(route.old, instance)} is out, and may be worked on: --wait waits for its end", out=True
+            f"{_told(route.old, instance)} was sent and may be running: --wait waits until it has ended", out=True
         )
     return _moved(route, instance, tick, actor)
 
@@ -134,18 +134,18 @@ def _check_apart(flag: str, what: str, version: int, pairs: Iterable[tuple[str, 
         if target in new and target in taken:
             raise InvalidMappingError(
                 f"{flag}: the {what}s {taken[target]} and {name} of version {version} would both be {target}: "
-                f"give each a {what} of its own"
+                f"give each its own {what}"
             )
         taken[target] = name
 
 
 def _barred(instance: Instance, held_events: bool) -> str | None:
     if instance.blocker == CLONED:
-        return "it is a copy that nobody has looked at (blocker cloned): resume or cancel it first"
+        return "it is a copy not yet released (blocker cloned): resume or cancel it first"
     if instance.blocker == UNSENDABLE:
         return "its command cannot be sent (blocker unsendable): retry or cancel it first"
     if held_events:
-        return "it has held events, which come first: start a node that knows its version"
+        return "it has held events that must be applied first: start a node that knows its version"
     return None
 
 
@@ -165,16 +165,16 @@ def _no_state(route: MigrationRoute, instance: Instance) -> Iterator[str]:
     state, version = instance.state, route.new.version
     target, here = route.state(state), route.old.step_in(state)
     if target is None or here is None:
-        yield f"state {state} has no place in version {version}: --map {state}=STATE"
+        yield f"state {state} does not exist in version {version}: use --map {state}=STATE"
         return
     there, step = route.new.step_in(target), route.step(here.name)
     assert there is not None, "a state of the new version has its step"
     if step is None:
-        yield f"step {here.name} has no place in version {version}: --map-step {here.name}={there.name}"
+        yield f"step {here.name} does not exist in version {version}: use --map-step {here.name}={there.name}"
     elif step != there.name:
         yield (
-            f"step {here.name} would be {step}, and version {version} does {there.name} in {target}: "
-            f"--map-step {here.name}={there.name}, or --map {state}=STATE"
+            f"step {here.name} would be {step}, but version {version} does {there.name} in {target}: "
+            f"use --map-step {here.name}={there.name}, or --map {state}=STATE"
         )
 
 
@@ -183,14 +183,14 @@ def _done_again(route: MigrationRoute, instance: Instance) -> Iterator[str]:
     for step in _passed(route.old, instance):
         there = route.new.step(route.step(step.name) or "")
         if there is not None and route.new.position(there.state) >= here:
-            yield f"step {step.name} has run, and version {route.new.version} would do {there.name} after this state"
+            yield f"step {step.name} has run, but version {route.new.version} would run {there.name} after this state"
 
 
 def _no_way_back(route: MigrationRoute, instance: Instance) -> Iterator[str]:
     for name in sorted(_undoing(instance.progress)):
         if route.step(name) is None:
-            place = f"step {name} has no place in version {route.new.version}"
-            yield f"it is being undone, and {place}: --map-step {name}=STEP"
+            place = f"step {name} does not exist in version {route.new.version}"
+            yield f"it is being undone, but {place}: use --map-step {name}=STEP"
 
 
 def _other_undo(route: MigrationRoute, step: Step) -> Iterator[str]:
@@ -200,19 +200,19 @@ def _other_undo(route: MigrationRoute, step: Step) -> Iterator[str]:
     assert isinstance(step.undo, Compensation)
     before = _work(step.undo)
     if there is None:
-        yield f"step {step.name} has run, and has no place in version {version}: --map-step {step.name}=STEP"
+        yield f"step {step.name} has run, but does not exist in version {version}: use --map-step {step.name}=STEP"
     elif not isinstance(there.undo, Compensation):
-        yield f"step {step.name} has run, and version {version} does not undo {there.name}"
+        yield f"step {step.name} has run, but version {version} does not undo {there.name}"
     elif (now := _work(there.undo)) != before:
         others = [
             one.name for one in route.new.steps if isinstance(one.undo, Compensation) and _work(one.undo) == before
         ]
         if others:
-            yield f"step {step.name} has run, and its undo {before} is that of {others[0]} in version {version}"
+            yield f"step {step.name} has run, but its undo {before} is that of {others[0]} in version {version}"
         elif step.name not in route.maps.steps:
             yield (
-                f"step {step.name} has run, and is undone by {now} instead of {before} in version {version}: "
-                f"--map-step {step.name}={there.name} says that this undoes it"
+                f"step {step.name} has run, but is undone by {now} instead of {before} in version {version}: "
+                f"use --map-step {step.name}={there.name} if {now} undoes it too"
             )
 
 
@@ -225,8 +225,8 @@ def _one_key(route: MigrationRoute, instance: Instance) -> Iterator[str]:
         first = named.get(name, name)
         if first in taken:
             yield (
-                f"steps {taken[first]} and {name} of version {route.new.version} would have one effect key, for one of"
-                f" them was first sent as {first}: no later version can have another step of that name"
+                f"steps {taken[first]} and {name} of version {route.new.version} would share an effect key, because one"
+                f" of them was first sent as {first}: no later version can reuse that step name"
             )
         taken[first] = name
 
@@ -240,7 +240,7 @@ def _unfit(route: MigrationRoute, instance: Instance) -> str | None:
             route.old.read(instance.data)
         except InvalidDataError:
             return None
-        return f"version {route.new.version} does not take its data ({wrong}): pause and edit it first"
+        return f"version {route.new.version} does not accept its data ({wrong}): pause and edit it first"
     return None
 
 

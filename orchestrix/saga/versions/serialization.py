@@ -145,9 +145,9 @@ def _differences(old: Any, new: Any, place: str) -> list[str]:
     if old == new:
         return []
     if old is None:
-        return [f"{place} is new"]
+        return [f"{place} was added"]
     if new is None:
-        return [f"{place} is gone"]
+        return [f"{place} was removed"]
     return [f"{place} was {_short(old)}, is {_short(new)}"]
 
 

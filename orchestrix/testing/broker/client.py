@@ -116,7 +116,7 @@ class MemoryBroker:
         wanted: Wanted | None = None,
     ) -> MemoryConsumer:
         if prefetch < 1:
-            raise ConfigError("a prefetch must be at least 1: without a limit the broker sends all at once")
+            raise ConfigError("the prefetch must be at least 1: without a limit the broker sends everything at once")
         self._consumers = [one for one in self._consumers if not one.closed]
         consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive, own, wanted)
         self._consumers.append(consumer)

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import ATTEMPT_OVERDUE, PENDING, AttemptStatus, JobAttempt, JobRow, JobTransition
+from orchestrix.domain.job_diagnosis import timed_out
+from orchestrix.domain.jobs import PENDING, AttemptStatus, JobAttempt, JobRow, JobTransition
 from orchestrix.jobs import step_results
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction
@@ -46,7 +47,7 @@ class JobStepWorker:
         self._sent = sent
         self._wake = WakeSignal()
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._loop = Loop("jobs of the story", self._round)
+        self._loop = Loop("story jobs", self._round)
         self._wake.set()
 
     async def start(self) -> None:
@@ -96,13 +97,13 @@ class JobStepWorker:
         if job.ended:
             return
         begun = rules.dispatched(job, clock.uuid7(), tx.now())
-        moved: object = rules.ended(begun.job, replace(ATTEMPT_OVERDUE, retryable=False), tx.now(), 0.5)
+        moved: object = rules.ended(begun.job, replace(timed_out(job), retryable=False), tx.now(), 0.5)
         if said is not None:
             word = AttemptStatus(
                 id, str(begun.job.history_id), "worker", 1, said.status, result=said.result, error=said.error
             )
             moved = rules.reported(begun.job, word, tx.now(), 0.5)
-        assert isinstance(moved, JobTransition), "nobody else says anything"
+        assert isinstance(moved, JobTransition), "only this worker reports"
         await jobs.store(tx, [(job.version, begun.job)], _of(begun))
         await step_results.store_with_results(tx, [(begun.job.version, moved.job)], _of(moved))
 

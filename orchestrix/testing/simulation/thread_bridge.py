@@ -41,7 +41,7 @@ class ThreadBridge:
             return await self._serve()
         finally:
             self._over = True
-            self._answers.put(_Outcome(error=asyncio.CancelledError("the story is over")))
+            self._answers.put(_Outcome(error=asyncio.CancelledError("the story has ended")))
 
     def ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Runs something in the loop, called from the loop itself or from the function. Raises
@@ -49,10 +49,10 @@ class ThreadBridge:
         """
         if threading.current_thread() is not self._thread:
             if asyncio._get_running_loop() is None:
-                raise UnsupportedOnVirtualTime("a thread of the job's own has no place on virtual time")
+                raise UnsupportedOnVirtualTime("the job started a thread, which cannot run on virtual time")
             return work()
         if self._over:
-            raise asyncio.CancelledError("the story is over")
+            raise asyncio.CancelledError("the story has ended")
         self._asked.put(work)
         value, error = self._answers.get()
         if error is not None:

@@ -180,10 +180,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> NoReturn:
-        raise UnsupportedOnVirtualTime("a thread has no place on virtual time")
+        raise UnsupportedOnVirtualTime("a thread cannot run on virtual time")
 
     def subprocess_exec(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise UnsupportedOnVirtualTime("another process has no place on virtual time")
+        raise UnsupportedOnVirtualTime("another process cannot run on virtual time")
 
     subprocess_shell = subprocess_exec
 
@@ -292,7 +292,7 @@ class _NoFiles(selectors.SelectSelector):
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if self.get_map():
-            raise UnsupportedOnVirtualTime("a socket has no place on virtual time")
+            raise UnsupportedOnVirtualTime("a socket cannot run on virtual time")
         return super().register(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

@@ -102,7 +102,7 @@ class CommandAdmission:
         """Whether the command can be acknowledged at once."""
         if verdict is StateVerdict.NEWER:
             self._desk.counts.dropped += 1
-            LOGGER.debug("%s is dropped: its saga has moved on", job.command.type, extra=job.told)
+            LOGGER.debug("%s dropped: its saga is already past this step", job.command.type, extra=job.told)
             return True
         job.older_since = now if job.older_since is None else job.older_since
         if now - job.older_since < EARLY_TIMEOUT_S:
@@ -111,7 +111,7 @@ class CommandAdmission:
             return False
         if verdict is StateVerdict.OLDER:
             self._desk.counts.older += 1
-            LOGGER.debug("%s is dropped: its saga's row lies before it", job.command.type, extra=job.told)
+            LOGGER.debug("%s dropped: its saga has not reached this step", job.command.type, extra=job.told)
             return True
         self._reporter.add(dead_letter_report(job.deliveries[0], "unknown-app", job))
         return False

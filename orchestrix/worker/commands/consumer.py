@@ -69,7 +69,7 @@ class CommandConsumer:
             await self._desk.reject(jobs)
             if isinstance(error, Exception):
                 raise
-            raise RuntimeError("what came could not be sorted") from error
+            raise RuntimeError("received commands could not be processed") from error
 
     async def _admit_all(self, deliveries: Sequence[Delivery]) -> list[CommandDelivery]:
         """The commands that can be executed. Definition versions that are not known yet are read first."""
@@ -113,6 +113,6 @@ class CommandConsumer:
             known = self._catalog.saga(command.saga) is not None
             raise messages.UnreadableMessage("wrong-saga" if known else "unknown-saga")
         if owner.undoes != (command.undoes_attempt is not None):
-            wrong = "is missing" if owner.undoes else "belongs to an undo alone"
+            wrong = "is missing" if owner.undoes else "is allowed only in an undo"
             raise messages.UnreadableMessage(f"undoesAttempt: {wrong}")
         return owner

@@ -59,7 +59,7 @@ def error_fields(error: StepError) -> dict[str, Any]:
 
 def unsendable(job: CommandDelivery) -> Outgoing:
     """The minimal failure event that is reported where the broker refuses a step's own event."""
-    error = StepError("Unsendable", "the broker refuses the event of this step", retryable=False)
+    error = StepError("Unsendable", "the broker rejected the event of this step", retryable=False)
     return replace(failed(job, error), headers={})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from orchestrix.broker.port import Outgoing
+from orchestrix.quantities import duration
 from orchestrix.saga.messages import Command, StepError
 from orchestrix.worker import error_mapping
 from orchestrix.worker.commands import events
@@ -32,7 +33,7 @@ async def invoke(
     try:
         return events.succeeded(job, sendable(outcome) or {}), True
     except ValueError as bad:
-        error = StepError("BadOutput", f"the handler's answer cannot be sent: {bad}", retryable=False)
+        error = StepError("BadOutput", f"the handler's result cannot be sent: {bad}", retryable=False)
         LOGGER.error("%s: %s", job.command.type, error.message, extra=job.told)
         return events.failed(job, error), False
 
@@ -76,6 +77,7 @@ def _bug(job: CommandDelivery, error: BaseException) -> StepError:
 
 
 def _timeout(job: CommandDelivery) -> StepError:
-    error = StepError("Timeout", f"{job.what} was not done in {job.command.timeout_ms} ms", retryable=True)
+    after = duration(job.command.timeout_ms / 1000)
+    error = StepError("Timeout", f"{job.what} timed out after {after}", retryable=True)
     LOGGER.warning("%s", error.message, extra=job.told)
     return error

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrix import clock
+from orchestrix import clock, quantities
 from orchestrix.broker.port import Consumer, Delivery
 from orchestrix.saga.catalog import MessageOwner
 from orchestrix.saga.messages import Command
@@ -129,7 +129,7 @@ class InFlightCommands:
             async with asyncio.timeout(REPUBLISH_TIMEOUT_S):
                 await self.set_aside(counted)
         except TimeoutError:
-            LOGGER.warning("the broker does not take back as they were: %d of the commands", len(counted))
+            LOGGER.warning("cannot republish %s in time: requeueing", quantities.counted(len(counted), "command"))
             await self.reject(counted)
 
     async def set_aside(self, jobs: Sequence[CommandDelivery], *, alone: bool = False) -> None:

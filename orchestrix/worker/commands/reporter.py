@@ -97,7 +97,7 @@ class CommandReporter:
 
     async def _reachable(self) -> None:
         while (reason := self._obstacle()) is not None:
-            await self._outage.note(KEY, f"the broker takes no messages: {reason}")
+            await self._outage.note(KEY, f"the broker is blocked and takes no messages: {reason}")
             if self._broker.blocked is None:
                 await self._broker.wait_up(5.0)
             else:
@@ -147,7 +147,7 @@ class CommandReporter:
             await self._outage.note(KEY, f"an event was not confirmed: {result.detail or 'no answer'}")
 
     async def _replace(self, report: CommandReport, detail: str) -> None:
-        LOGGER.error("the broker refuses %s: %s", report.outgoing.routing_key, detail)
+        LOGGER.error("the broker rejected %s: %s", report.outgoing.routing_key, detail)
         if not report.instead:
             return await self._settle([report])
         make, *others = report.instead
@@ -158,7 +158,7 @@ class CommandReporter:
         try:
             await self._broker.declare(self._topology())
         except (ConfigError, Unavailable) as error:
-            LOGGER.error("an event has no queue to go to, and none can be declared: %s", error)
+            LOGGER.error("the queue of an event is missing and cannot be declared: %s", error)
 
     async def _settle(self, reports: Sequence[CommandReport]) -> None:
         jobs = [report.job for report in reports if report.job]

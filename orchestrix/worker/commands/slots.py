@@ -10,6 +10,7 @@ from typing import Final
 from orchestrix import clock, crash
 from orchestrix.config.settings import WorkerSettings
 from orchestrix.lifecycle import backoff
+from orchestrix.quantities import counted
 from orchestrix.saga.messages import StepError
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands import events
@@ -94,7 +95,7 @@ class CommandSlots:
     def begin(self, job: CommandDelivery) -> asyncio.Task[None]:
         """Executes a suspect command as soon as a slot is free."""
         self._take(job)
-        task = asyncio.create_task(self._work(job), name="runner of a suspect")
+        task = asyncio.create_task(self._work(job), name="redelivered command")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -112,10 +113,9 @@ class CommandSlots:
 
     def condemn(self, job: CommandDelivery) -> None:
         """Fails the step before the broker's own delivery limit silently drops the command."""
-        message = (
-            f"{job.command.type} was in hand when {job.deaths} workers ended, the last time with nothing beside it"
-        )
-        LOGGER.error("%s: it is not tried again", message, extra=job.told)
+        died = counted(job.deaths, "worker")
+        message = f"{died} died while processing {job.command.type}, the last one running nothing else"
+        LOGGER.error("%s: not retrying", message, extra=job.told)
         outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
         self._reporter.add(CommandReport(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))
 
@@ -136,7 +136,7 @@ class CommandSlots:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
         except TimeoutError:
-            LOGGER.warning("did not end in time, and will be done again: %d of the commands", len(self._busy))
+            LOGGER.warning("%s did not finish in time; requeueing", counted(len(self._busy), "command"))
         left = self.busy
         for task in self._tasks:
             task.cancel()
@@ -165,7 +165,7 @@ class CommandSlots:
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            LOGGER.error("the worker itself failed at %s", job.command.type, exc_info=printable(error))
+            LOGGER.error("internal error of the worker at %s", job.command.type, exc_info=printable(error))
             await self._desk.reject([job])
         finally:
             self._busy.pop(job, None)

@@ -18,8 +18,8 @@ KEY: Final = "places"
 GRACE_S: Final = 10.0
 """Seconds that a handler may run beyond its time before its slot counts as lost."""
 STUCK_SLOT_HINT: Final = (
-    "nothing can end a thread or what ignores that it is cancelled: give its calls time limits, have it ask "
-    "its context whether it is to stop, or write an async def; start this worker anew to have the place back"
+    "a thread, or code that ignores its cancellation, cannot be stopped: give its calls timeouts, check the "
+    "context for cancellation, or write an async def; restart this worker to free the slot"
 )
 
 
@@ -43,7 +43,7 @@ class StuckSlots:
         due = [job for job in over if now >= self._ask_at.get(job, now)]
         if due and (self._asking is None or self._asking.done()):
             self._ask_at = {job: at for job, at in self._ask_at.items() if job in over}
-            self._asking = asyncio.create_task(self._ask(due), name="what goes on after its time")
+            self._asking = asyncio.create_task(self._ask(due), name="check of overdue commands")
 
     async def back(self, job: CommandDelivery) -> None:
         """Frees the slot: the command has ended, however late."""
@@ -51,7 +51,7 @@ class StuckSlots:
         if job not in self.lost:
             return
         del self.lost[job]
-        LOGGER.warning("%s has ended after all: its place is free again", job.what, extra=job.told)
+        LOGGER.warning("%s ended late: its slot is free again", job.what, extra=job.told)
         await self._outage.over(KEY)
 
     def stop(self) -> None:
@@ -77,10 +77,10 @@ class StuckSlots:
         late = clock.monotonic() - job.ends
         left = self._places - len(self.lost)
         LOGGER.error(
-            "%s goes on %.0f s after its time: its place is lost until it ends, %d of %d are left; %s",
+            "%s still runs %.0f s after its timeout: its slot is blocked until it ends, %d of %d slots left; %s",
             job.command.type, late, left, self._places, STUCK_SLOT_HINT, extra=job.told,
         )  # fmt: skip
         if verdict is not StateVerdict.CURRENT:
             await self._desk.finish([job])  # else the consumer timeout would close the channel in half an hour
         if self.gone:
-            await self._outage.note(KEY, f"all of its {self._places} places are lost: start it anew")
+            await self._outage.note(KEY, f"all {self._places} slots are blocked: restart this worker")

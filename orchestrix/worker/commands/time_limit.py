@@ -64,16 +64,16 @@ class StepTimeLimit:
         self._timer = loop.call_later(min(seconds, MAX_RECHECK_INTERVAL_S), self._ask)
 
     def _ask(self) -> None:
-        self._asking = asyncio.create_task(self._decide(), name="deadline of a step")
+        self._asking = asyncio.create_task(self._decide(), name="step deadline")
 
     async def _decide(self) -> None:
         try:
             left = await self._more(self._job)
         except OrchestrixError as away:
-            LOGGER.debug("nobody can say whether %s has more time: %s", self._job.what, away, extra=self._job.told)
+            LOGGER.debug("cannot check the deadline of %s: %s", self._job.what, away, extra=self._job.told)
             left = RECHECK_INTERVAL_S
         except Exception:
-            LOGGER.exception("nobody can say whether %s has more time", self._job.what, extra=self._job.told)
+            LOGGER.exception("cannot check the deadline of %s", self._job.what, extra=self._job.told)
             left = 0.0
         self._asking = None
         if left > 0:

@@ -51,7 +51,7 @@ class AttemptRunner:
 
         `accept` acknowledges the dispatch; False says that the broker has redelivered it elsewhere.
         """
-        sending = asyncio.create_task(self._feed.run(), name=f"words of job {self.order.history_id}")
+        sending = asyncio.create_task(self._feed.run(), name=f"reports of job {self.order.history_id}")
         try:
             ending = self._stillborn()
             if ending is None:

@@ -97,7 +97,7 @@ class JobConsumer:
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            LOGGER.exception("the worker itself failed at what came from %s", delivery.queue)
+            LOGGER.exception("internal error of the worker at a message from %s", delivery.queue)
             await asyncio.sleep(RECEIVE_PAUSE_S)  # it may be redelivered at once
             return None
 
@@ -117,17 +117,17 @@ class JobConsumer:
                 await self._wait(failures, away)
                 if clock.monotonic() - since >= REOPEN_AFTER_S:
                     since = clock.monotonic()
-                    LOGGER.warning("gives its orders of jobs to other workers: it has waited for %d s", REOPEN_AFTER_S)
+                    LOGGER.warning("jobs paused for %d s, requeueing them for other workers", REOPEN_AFTER_S)
                     await self._consumer.reopen()
         if failures:
-            LOGGER.warning("takes jobs again")
+            LOGGER.warning("jobs resumed")
             self._floor.away = False
             await self._floor.follow()
         return found
 
     async def _wait(self, failures: int, away: Exception) -> None:
         if failures == 1:
-            LOGGER.warning("takes no more jobs for now: %s", away)
+            LOGGER.warning("jobs paused: %s", away)
         self._floor.away = True
         await self._floor.follow()
         await asyncio.sleep(backoff(failures))
@@ -184,7 +184,7 @@ class JobConsumer:
         self._begin(self._bury(delivery, reason))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="order of a job that is not taken")
+        task = asyncio.create_task(work, name="dispatch that is not taken")
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 

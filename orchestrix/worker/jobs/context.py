@@ -147,7 +147,7 @@ class JobContext:
         error, `JobCancelled` once the attempt has ended.
         """
         if level not in LEVELS:
-            raise BadCall(f"context.log(level={brief(level)}): there is no such level: write {', '.join(LEVELS)}")
+            raise BadCall(f"context.log(level={brief(level)}): unknown level; write {', '.join(LEVELS)}")
         text = _cut(cleaned(text_of(message)))
         return pending(self._speak(lambda: self._voice.log(level, text)), "context.log")
 
@@ -229,7 +229,7 @@ def _call_of(name: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_LOG else f"{text[:MAX_LOG]}… ({len(text) - MAX_LOG} characters more)"
+    return text if len(text) <= MAX_LOG else f"{text[:MAX_LOG]}… ({len(text) - MAX_LOG} more characters)"
 
 
 def _progress(done: float | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -249,7 +249,7 @@ def _no_logger(level: str) -> Callable[..., NoReturn]:
     """Raises `BadCall` where a job's `log` is used like a step's, which is a logger."""
 
     def refuse(*_args: object, **_named: object) -> NoReturn:
-        raise BadCall(f'context.log.{level}(…) is a step\'s: a job writes await context.log("…", level="{level}")')
+        raise BadCall(f'context.log.{level}(…) is for steps: a job writes await context.log("…", level="{level}")')
 
     return refuse
 

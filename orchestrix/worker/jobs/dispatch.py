@@ -62,7 +62,7 @@ def read(body: bytes) -> JobDispatch:
     job_id = _id(fields, "jobId")
     status, logs = status_queue(job_id), logs_queue(job_id)
     if (_required(channels, "status"), _required(channels, "logs")) != (status, logs):
-        raise UnreadableMessage(f"channels: are not those of job {job_id}")
+        raise UnreadableMessage(f"channels: do not belong to job {job_id}")
     return JobDispatch(
         job_id=job_id,
         history_id=_id(fields, "historyId"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
 from orchestrix import crash
+from orchestrix.quantities import duration
 from orchestrix.worker.commands.stuck_slots import STUCK_SLOT_HINT
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.error_mapping import ends_task, main_error, step_error_of, traced
@@ -81,7 +82,7 @@ class JobExecution:
     def _time_out(self) -> None:
         timeout = self._context.timeout
         if timeout is not None:  # else it was told to stop: the first cause counts
-            self._halt.set(StopCause.TIMED_OUT, f"it did not end within {timeout:g} s")
+            self._halt.set(StopCause.TIMED_OUT, f"timed out after {duration(timeout)}")
 
     async def _cancel(self, work: asyncio.Task[FunctionResult]) -> None:
         if is_async(self._function.function):  # a thread would go on, and nothing would wait for it
@@ -92,12 +93,12 @@ class JobExecution:
         if not work.done():
             name = self._context.name
             LOGGER.warning(
-                "job %s was told to stop and goes on, unheard: its place is lost until it ends; %s",
+                "job %s did not stop when cancelled: its slot is blocked until it ends; %s",
                 name,
                 STUCK_SLOT_HINT,
                 extra=self._told,
             )
-            return halted(self._halt, "; it did not stop in time, and may go on unheard")
+            return halted(self._halt, "; it did not stop in time and may still run")
         value, error = work.result()
         if error is not None:
             self._tell(error)

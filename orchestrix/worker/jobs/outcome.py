@@ -57,5 +57,6 @@ def unknown(handler: str, queue: str) -> AttemptOutcome:
     It is not requeued for another worker: where none has the function it would circulate for ever or, where the broker
     counts redeliveries, be dead-lettered. So the job fails at once.
     """
-    message = f"a worker of queue {queue} has no function for job {handler!r}: all workers of a queue need all its jobs"
+    lacks = f"a worker of queue {queue} has no function for job {handler!r}"
+    message = f"{lacks}: every worker of a queue needs all its jobs"
     return AttemptOutcome("FAILED", error=StepError("UnknownJob", message, retryable=False))

@@ -88,7 +88,7 @@ class ReportBuffer:
                 await self._reachable()
                 sent = await self._send(self._batch())
             except Exception:
-                LOGGER.exception("the words of a job could not be sent, and are tried again")
+                LOGGER.exception("the reports of a job could not be sent; retrying")
                 sent = False
             failures = 0 if sent else failures + 1
             if failures:
@@ -173,12 +173,12 @@ class ReportBuffer:
         try:
             await self._broker.declare(self._topology)
         except (ConfigError, Unavailable) as error:
-            LOGGER.error("a job's channel is missing and cannot be declared: %s", error)
+            LOGGER.error("a job's queue is missing and cannot be declared: %s", error)
 
     def _replace(self, detail: str) -> None:
         """What the broker refuses is sent without the caller's own fields; if that does not help, it is dropped."""
         first = self._waiting[0]
-        LOGGER.error("the broker refuses a message for %s: %s", first.routing_key, detail)
+        LOGGER.error("the broker rejected a message for %s: %s", first.routing_key, detail)
         if first.headers or first.correlation_id:
             self._waiting[0] = replace(first, headers={}, correlation_id=None)
         else:

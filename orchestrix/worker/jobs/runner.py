@@ -12,6 +12,7 @@ from orchestrix.broker.port import Broker, Consumer, Delivery
 from orchestrix.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_cancel_queue, worker_topology
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import Loop
+from orchestrix.quantities import counted
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.jobs.consumer import JobConsumer
@@ -49,7 +50,7 @@ class CancelListener:
             try:
                 self._hear(read_cancel(delivery.body))
             except UnreadableMessage as unreadable:
-                LOGGER.warning("a word to stop a job cannot be read: %s", unreadable)
+                LOGGER.warning("unreadable cancel request of a job: %s", unreadable)
         await self._consumer.acknowledge(deliveries)
 
 
@@ -75,8 +76,8 @@ class JobRunner:
         beat: float,
     ) -> None:
         if not jobs:
-            what = 'this worker has no job to run: name a module with @job("…")'
-            raise ConfigError(f"{what} by ORCHESTRIX_WORKERS or orchestrix.toml")
+            what = 'this worker has no jobs: add a module with @job("…")'
+            raise ConfigError(f"{what} to ORCHESTRIX_WORKERS or orchestrix.toml")
         for queue in queues:
             check_queue(queue)
         self.queues = tuple(dict.fromkeys(queues or jobs.queues))
@@ -102,7 +103,7 @@ class JobRunner:
     async def start(self) -> None:
         """Consumes jobs as soon as the broker is reachable; returns at once."""
         if self._beginning is None:
-            self._beginning = asyncio.create_task(self._begin(), name="begin with jobs")
+            self._beginning = asyncio.create_task(self._begin(), name="start of jobs")
 
     async def stop(self) -> None:
         """Takes nothing new, and lets jobs run for up to `stop_timeout` seconds.
@@ -147,10 +148,10 @@ class _Parts:
             runner._broker, runner.topology, runner.worker_id, runner.queues, self.floor, runner._beat
         )
         self._loops = (
-            Loop("worker beat", self._beat.round),
-            Loop("words to stop", CancelListener(words, self.floor.cancel).round),
-            Loop("job places", self.floor.round),
-            Loop("job intake", self._intake.round),
+            Loop("worker heartbeat", self._beat.round),
+            Loop("cancel listener", CancelListener(words, self.floor.cancel).round),
+            Loop("job slots", self.floor.round),
+            Loop("job consumer", self._intake.round),
         )
 
     async def start(self) -> None:
@@ -164,8 +165,8 @@ class _Parts:
         await self._halt()
         await self.floor.give_back()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
-            LOGGER.warning("did not end in time, and are given up: %d of the jobs", len(self.floor.attempts))
-            self.floor.hurry("the worker stopped before the job had ended")
+            LOGGER.warning("%s did not finish in time; abandoned", counted(len(self.floor.attempts), "job"))
+            self.floor.hurry("the worker stopped before the job ended")
             await self._quiet(CANCEL_GRACE_S + FINAL_REPORT_TIMEOUT_S)
         await self.floor.clear()
         self._intake.stop()
@@ -180,7 +181,7 @@ class _Parts:
             async with asyncio.timeout(2.0):
                 await self.floor.follow()
         except TimeoutError:
-            LOGGER.warning("the broker does not answer; it will give the jobs that come to others")
+            LOGGER.warning("the broker does not answer; it will redeliver incoming jobs to other workers")
 
     async def _quiet(self, timeout: float) -> bool:
         try:

@@ -221,7 +221,7 @@ class JobSlots:
                 raise
             told = attempt.order.told
             LOGGER.error(
-                "the worker itself failed at job %s", attempt.order.handler, exc_info=printable(error), extra=told
+                "internal error of the worker at job %s", attempt.order.handler, exc_info=printable(error), extra=told
             )
             await self._consumer.give_back(attempt.deliveries)
         finally:
@@ -229,7 +229,7 @@ class JobSlots:
         self.lost += 1
         try:
             if self.lost == self._places and not attempt.is_gone:
-                LOGGER.error("takes no more jobs: what was told to stop goes on in all its places; %s", STUCK_SLOT_HINT)
+                LOGGER.error("jobs paused: jobs that did not stop when cancelled block all slots; %s", STUCK_SLOT_HINT)
             await attempt.gone()
         finally:
             self.lost -= 1

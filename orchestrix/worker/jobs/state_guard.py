@@ -116,7 +116,7 @@ def _difference(asked: ReceivedDispatch, job: JobRow) -> str | None:
         "queue": (asked.queue, job.queue),
     }
     wrong = next((name for name, (said, is_so) in pairs.items() if said != is_so), None)
-    return None if wrong is None else f"{wrong}: is not that of job {job.id}"
+    return None if wrong is None else f"{wrong}: does not belong to job {job.id}"
 
 
 class JobStateGuard:

@@ -172,7 +172,7 @@ async def test_a_look_makes_neither_file_nor_folder(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "new.db"
     database = Database(f"sqlite+aiosqlite:///{file}")
     for look in (database.ping, lambda: migrator.current(database), lambda: stored(database, APPS, [started("x")])):
-        with pytest.raises(SchemaMismatch, match=f"no database file {file} yet: run `orchestrix db upgrade`"):
+        with pytest.raises(SchemaMismatch, match=f"does not exist {file} yet: run `orchestrix db upgrade`"):
             await look()
     assert list(tmp_path.iterdir()) == []
     await migrator.upgrade(f"sqlite+aiosqlite:///{file}")
@@ -196,6 +196,6 @@ async def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, kind: str) ->
     else:
         place.write_bytes(b"this is no database at all " * 100)
     database = Database(f"sqlite+aiosqlite:///{place}")
-    with pytest.raises(Unavailable, match=f"the database file {place} cannot be used .*or name another one"):
+    with pytest.raises(Unavailable, match=f"the database file {place} cannot be used .*or use another file"):
         await database.ping()
     await database.close()

@@ -55,7 +55,7 @@ async def test_what_is_owed(database: Database) -> None:
         CurrentDispatch(asked(whole).order),
         StaleDispatch(),
         StaleDispatch(),
-        InvalidDispatch(f"handler: is not that of job {second.id}"),
+        InvalidDispatch(f"handler: does not belong to job {second.id}"),
         UnknownDispatch("unknown-job"),
         UnknownDispatch("unknown-attempt"),
         UnknownDispatch("unknown-attempt"),

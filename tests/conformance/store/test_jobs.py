@@ -280,7 +280,7 @@ async def test_who_owns_nothing(database: Database) -> None:
 
 
 async def ownerless(database: Database) -> tuple[bool, bool]:
-    """Whether there are jobs whose owner is gone, and such as nobody has ever owned."""
+    """Whether there are orphan detector, and such as nobody has ever owned."""
     async with database.read() as connection:
         return await job_predicates.ownerless(connection, 30.0, 30.0)
 

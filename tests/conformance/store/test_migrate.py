@@ -164,7 +164,7 @@ async def test_a_step_that_is_out_is_waited_for_and_then_goes_on(database: Datab
     (one,) = await some(database, 1, pair, name)
     result = await run(database, of, wait_s=0.3)
     (refused,) = result.refused
-    assert refused.reason.endswith("which was not within 0.3 s")
+    assert refused.reason.endswith("not finished within 0.3 s")
     assert await now(database, pair, [one]) == {one.id: one}, "nothing waits for its migration any more"
 
 
@@ -246,7 +246,7 @@ async def test_a_version_that_is_nowhere_or_another_one_here(database: Database,
         await run(database, of)
     await known(database, new)
     other = replace(new, steps=(new.steps[0], replace(new.steps[1], event="evt.enlisted")))
-    with pytest.raises(Invalid, match=r"version 3 of saga '\w+' is another one in this code"):
+    with pytest.raises(Invalid, match=r"version 3 of saga '\w+' differs between this code and the database"):
         await run(database, of, other)
 
 
@@ -258,6 +258,6 @@ async def test_nobody_replaces_the_version_meanwhile(database: Database, of: Of)
     other = replace(new, steps=(new.steps[0], replace(new.steps[1], event="evt.enlisted")))
     async with database.begin() as tx:
         await definitions.replace(tx, row_of(other))
-    with pytest.raises(ConflictError, match="has just been replaced"):
+    with pytest.raises(ConflictError, match="was replaced meanwhile: run the same command again"):
         await prepared.run()
     assert await now(database, of[0], rows) == {one.id: one for one in rows}

@@ -101,17 +101,17 @@ async def test_sessions_that_began_while_nothing_could_be_written_are_replaced(
     async with AsyncExitStack() as stack:
         for _ in range(POOL):
             await stack.enter_async_context(database.read())
-    with pytest.raises(Unavailable, match=r"takes no writes|cannot be used") as refused:
+    with pytest.raises(Unavailable, match=r"does not accept writes|cannot be used") as refused:
         await stored(database, APPS, [started("no")])
     assert not isinstance(refused.value, OutcomeUnknown)
     await probe.start()
-    await eventually(lambda: "takes no writes" in caplog.text, deadline=10)
+    await eventually(lambda: "does not accept writes" in caplog.text, deadline=10)
     switch(False)
     await eventually(lambda: probe.trouble is None, deadline=10)
     for place in range(POOL):
         await stored(database, APPS, [started(f"yes-{place}")])
     await probe.stop()
-    assert caplog.text.count("takes writes again") == 1
+    assert caplog.text.count("accepts writes again") == 1
     await database.close()
 
 
@@ -126,7 +126,7 @@ async def test_what_was_in_use_when_writes_are_taken_again_is_replaced_before_it
     database = Database(url, pool_size=POOL)
     probe = WriteProbe(database, "node-1", every_s=0.05)
     await probe.start()
-    await eventually(lambda: "takes no writes" in caplog.text, deadline=10)
+    await eventually(lambda: "does not accept writes" in caplog.text, deadline=10)
     async with AsyncExitStack() as stack:
         for _ in range(POOL - 1):
             await stack.enter_async_context(database.read())

@@ -346,7 +346,7 @@ async def test_the_previous_run_is_cancelled_and_waited_for(cluster: Cluster) ->
     running = await cluster.move(first, "DISPATCHED", "RUNNING")
     await leader.fire()
     first, second = await cluster.runs(one)
-    assert (first.state, first.cancel_reason) == ("RUNNING", "the next run of its schedule is due")
+    assert (first.state, first.cancel_reason) == ("RUNNING", "replaced by the next run of its schedule")
     assert second.wake_at == HELD_WAKE_AT
     assert [(stop.job.id, stop.history_id) for stop in cluster.stops] == [(first.id, running.history_id)]
     await leader.fire()
@@ -419,7 +419,7 @@ async def test_one_that_cannot_be_read_does_not_stop_the_others(
     assert (after.due_at, after.state) == (bad.due_at, ScheduleState.ACTIVE)
     assert after.next_at is not None
     assert after.next_at > clock.now() + timedelta(seconds=50)
-    assert "bad cannot be read" in caplog.text
+    assert "bad cannot be evaluated" in caplog.text
     async with cluster.database.begin() as tx:
         await tx.execute(update(table).where(table.c.id == bad.id).values(zone="Europe/Berlin", next_at=bad.due_at))
     assert await leader.fire() == 1
@@ -466,7 +466,7 @@ async def test_a_deposed_leader_says_so_and_is_quiet(cluster: Cluster, caplog: p
     former = await cluster.leader("a-1")
     await cluster.leader("b-1")
     await former.start()
-    await eventually(lambda: "wrote as the leader of term 1" in caplog.text, deadline=5)
+    await eventually(lambda: "wrote as leader of term 1" in caplog.text, deadline=5)
     await former.stop()
     assert "Traceback" not in caplog.text
     assert await cluster.runs(one) == []

@@ -99,9 +99,9 @@ async def test_a_node_is_drained_by_its_name_too_where_only_one_has_it(world: Wo
     answer = await world.client.post("/cluster/nodes/b/drain")
     assert (answer.status_code, answer.json()["id"], answer.json()["state"]) == (200, "b-2", "DRAINING")
     twice = problem(await world.client.post("/cluster/nodes/a/drain"), 409, "illegal_transition")
-    assert twice["detail"] == "2 nodes are called a, so name one by its id: a-1, a-2."
+    assert twice["detail"] == "2 nodes are named a; give the id of one: a-1, a-2."
     unknown = problem(await world.client.post("/cluster/nodes/c/drain"), 404, "not_found")
-    assert "`orchestrix cluster status` shows the ids" in unknown["detail"]
+    assert "`orchestrix cluster status` lists the ids" in unknown["detail"]
     assert [one["state"] for one in (await asked(world))["nodes"]] == ["ALIVE", "ALIVE", "DRAINING", "LEFT"]
 
 

@@ -337,7 +337,7 @@ async def test_a_dry_run_tells_what_would_happen(world: World, instance: Instanc
 async def test_a_dry_run_of_nothing(world: World, instance: Instance) -> None:
     body = (await world.client.delete(f"/apps/{instance.id}/deadline?dryRun=true")).json()
     assert (body["history"], body["undo"], body["command"]) == ([], [], None)
-    assert body["note"] == "its deadline is so already"
+    assert body["note"] == "its deadline already has this value"
     wet = await world.client.delete(f"/apps/{instance.id}/deadline?dryRun=false")
     assert "dryRun" not in wet.json()
 

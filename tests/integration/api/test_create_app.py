@@ -70,7 +70,7 @@ async def test_it_serves_from_its_start_to_its_end_and_again(settings: Settings)
     async with client(app) as asked:
         answer = await asked.get("/apps/1")
         assert answer.status_code == 503
-        assert "has to run its lifespan" in answer.json()["detail"]
+        assert "must run its lifespan" in answer.json()["detail"]
     async with started(app) as asked:
         assert (await asked.get("/apps/1")).json()["appName"] == "billing"
 
@@ -134,16 +134,16 @@ async def test_a_wrong_schema_that_is_seen_later_is_told(settings: Settings, mon
 @pytest.mark.parametrize(
     ("change", "roles", "said"),
     [
-        ({"database_url": None}, server.ROLES, "no database is named"),
-        ({"broker_url": None}, server.ROLES, "no broker is named"),
+        ({"database_url": None}, server.ROLES, "no database given"),
+        ({"broker_url": None}, server.ROLES, "no broker given"),
         (
             {"database_url": None},
             server.ROLES,
-            "name it by ORCHESTRIX_DATABASE_URL, or by database_url in orchestrix.toml$",
+            "set ORCHESTRIX_DATABASE_URL, or database_url in orchestrix.toml$",
         ),
-        ({"broker_url": "embedded"}, server.ROLES, "the embedded broker lives inside `orchestrix dev`"),
+        ({"broker_url": "embedded"}, server.ROLES, "the embedded broker runs only inside `orchestrix dev`"),
         ({"resources": ("no.such.module",)}, server.ROLES, "no.such.module"),
-        ({}, ["api", "worker"], "'worker' is no role"),
+        ({}, ["api", "worker"], "unknown role 'worker'"),
         ({}, ["orchestrator"], "needs the role api"),
     ],
 )
@@ -175,7 +175,7 @@ async def test_the_path_of_a_file_will_do(settings: Settings, tmp_path: Path, ki
     (file.parent / "own_api.py").write_text("from app.apps import APPS\n")  # its names count from its folder
     async with started(create_app(kind(file))) as asked:
         assert (await asked.get("/apps")).json()["items"] == []
-    with pytest.raises(ConfigError, match=r"nothing\.toml cannot be read .*create_app must name"):
+    with pytest.raises(ConfigError, match=r"nothing\.toml cannot be read .*create_app must point to"):
         create_app(kind(tmp_path / "nothing.toml"))
 
 

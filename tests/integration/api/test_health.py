@@ -98,8 +98,8 @@ async def test_who_guesses_at_health_has_no_guesses_left_anywhere(world: World) 
 
 
 async def test_what_is_not_vital_is_shown_and_keeps_no_work_away(world: World) -> None:
-    world.health.watch("Dead letters", lambda: "1 dead letter cannot be kept", vital=False)
-    shown = [{"component": "Dead letters", "isHealthy": True, "reason": "1 dead letter cannot be kept"}]
+    world.health.watch("Dead letters", lambda: "cannot store 1 dead letter", vital=False)
+    shown = [{"component": "Dead letters", "isHealthy": True, "reason": "cannot store 1 dead letter"}]
     assert await health(world) == (200, {"status": "healthy", "checks": shown})
     assert await health(world, "/ready") == (200, {"status": "ready", "checks": shown})
 
@@ -139,7 +139,7 @@ async def test_a_node_that_takes_nothing_says_whether_it_only_starts_or_stops(
     world: World, started: bool, draining: bool, says: str
 ) -> None:
     world.health.started, world.health.draining = started, draining
-    world.starter.answer = Unavailable("this node takes no requests")
+    world.starter.answer = Unavailable("this node accepts no requests")
     answer = await world.client.post("/apps", json={"appName": "shop", "createdBy": "ada"})
     found = problem(answer, 503, "unavailable")
     assert found["detail"] == f"{says} was changed. Try again."

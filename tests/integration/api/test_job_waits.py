@@ -35,20 +35,20 @@ async def test_a_job_that_nobody_begins_says_what_helps(world: World) -> None:
     answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
     JobBody.model_validate_json(answer.content)
     command = "`orchestrix worker --job-queue reports`"
-    assert answer.json()["waitsFor"] == f"no worker that serves queue reports is heard of: start one with {command}"
+    assert answer.json()["waitsFor"] == f"no worker serves queue reports: start one with {command}"
     beat = WorkerHeartbeatRow("w-1", ["other", "reports"], 3)
     await world.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
     answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
-    assert answer.json()["waitsFor"].startswith("no node reads just now whether a worker has begun it")
+    assert answer.json()["waitsFor"].startswith("its owner node is gone")
     await joined(world.database, "node-1")
     job = await changed(world, id, lambda job: rules.taken(job, "node-1", world.database.now()))
     answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
-    assert answer.json()["waitsFor"].startswith("no worker has begun it, and its order is in no queue")
+    assert answer.json()["waitsFor"].startswith("no worker has started it and its dispatch is in no queue")
     world.broker.put(dispatch_queue("reports"), b"{}")
 
     async def busy() -> bool:
         again = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
-        return str(again.json()["waitsFor"]).startswith("the one worker of queue reports, heard of")
+        return str(again.json()["waitsFor"]).startswith("queue reports: its only worker (last heartbeat")
 
     await eventually(busy, deadline=5, message="the broker is asked again after a second")
     job = await said(world, job, "RUNNING", 1)
@@ -70,7 +70,7 @@ async def test_a_list_says_what_its_jobs_wait_for_and_asks_once_for_all(world: W
             answer = await world.client.get("/jobs")
         JobPage.model_validate_json(answer.content)
         said = [item["waitsFor"] for item in answer.json()["items"]]
-        assert all(one.startswith("no worker that serves queue reports is heard of") for one in said)
+        assert all(one.startswith("no worker serves queue reports") for one in said)
         asked.append((len(said), len(sent)))
     assert [count for count, _ in asked] == [1, 3]
     assert asked[0][1] == asked[1][1] <= 4
@@ -122,7 +122,7 @@ async def test_who_takes_a_job_over_does_not_hide_that_its_worker_is_silent(worl
     assert job.taken_at is not None
     lost = f"{job.taken_at + timedelta(seconds=30):%H:%M:%S} UTC"
     body = (await world.client.get(f"/jobs/{job.id}")).json()
-    assert body["waitsFor"].startswith(f"its worker w-1 has not been heard for 50 s: at {lost} this attempt counts as")
+    assert body["waitsFor"].startswith(f"no heartbeat from its worker w-1 for 50 s: at {lost} this attempt counts as")
     assert body["workerBeatAt"].startswith(f"{long_ago:%Y-%m-%dT%H:%M:%S}")
 
 
@@ -136,8 +136,7 @@ async def test_a_leader_that_has_only_just_begun_is_not_called_late(world: World
             await leading(world.database, Fence(1, "node-1"), seconds)
         said.append((await world.client.get(f"/jobs/{id}")).json()["waitsFor"])
     assert [one.partition(",")[0] for one in said] == [
-        "no leader elected",
-        "the leader has only begun 2 s ago",
-        "it has not been sent yet: no more jobs of one queue are sent than a part of jobs.max_live before workers "
-        "begin them",
+        "no leader elected (jobs are not dispatched): start a node with `orchestrix serve`",
+        "the leader started 2 s ago and will dispatch it soon",
+        "not dispatched yet: a queue gets only a part of jobs.max_live before workers start its jobs",
     ]

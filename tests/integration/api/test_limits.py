@@ -75,7 +75,7 @@ async def test_an_id_of_nothing_is_404(world: World, wanted: str, suffix: str) -
         ("/apps/0/history", "There is no app 0."),
         ("/apps/9007199254740992/messages", "There is no app 9007199254740992."),
         ("/sagas/order/0/events", "There is no order 0."),
-        ("/apps/x", "There is no app 'x': an id is a whole number from 1 on."),
+        ("/apps/x", "There is no app 'x': an id is a whole number from 1."),
     ],
 )
 async def test_a_404_says_what_there_is_not(world: World, path: str, said: str) -> None:

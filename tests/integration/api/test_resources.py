@@ -112,7 +112,7 @@ async def test_who_is_the_holder_of_the_token_where_nobody_is_named(world: World
         ({"amount": "x"}, ["/amount"]),  # the saga's own model wants a whole number
         ({"amount": None}, ["/amount"]),
         ({"amount": 1.5}, ["/amount"]),  # the request's model refuses it
-        ({"amount": None, "data": {"amount": 1.5}}, ["/data/amount"]),  # it is given twice
+        ({"amount": None, "data": {"amount": 1.5}}, ["/data/amount"]),  # it was given more than once
         ({"data": {"colour": "red"}}, ["/data/colour"]),
         ({"data": {"amount": 3}}, ["/data/amount"]),
         ({"colour": "red"}, ["/colour"]),

@@ -109,18 +109,18 @@ async def test_pages_go_by_name(world: World) -> None:
     ("more", "pointer", "says"),
     [
         ({"cron": "61 2 * * *"}, "/cron", "the minute '61', which cannot be read: write * or 0 to 59"),
-        ({"cron": "0 2 * *"}, "/cron", "five fields and not 4"),
-        ({"cron": "0 0 31 2 *"}, "/cron", "never comes"),
+        ({"cron": "0 2 * *"}, "/cron", "not 4"),
+        ({"cron": "0 0 31 2 *"}, "/cron", "is never due"),
         ({"cron": "0 0 * * MON-SUN"}, "/cron", "whose range goes from high to low: write * or MON-SAT,SUN"),
         ({"cron": "0 0 L * *"}, "/cron", "the day of month 'L'"),
         ({"timeZone": "Europe/Berln"}, "/timeZone", "did you mean Europe/Berlin?"),
         ({"timeZone": "utc"}, "/timeZone", "did you mean UTC?"),
-        ({"timeZone": "localtime"}, "/timeZone", "is no name of the IANA time zone database"),
-        ({"timeZone": "Factory"}, "/timeZone", "is no name of the IANA time zone database"),
-        ({"timeZone": "/usr/share/zoneinfo/UTC"}, "/timeZone", "is no name of the IANA time zone database"),
+        ({"timeZone": "localtime"}, "/timeZone", "is not in the IANA time zone database"),
+        ({"timeZone": "Factory"}, "/timeZone", "is not in the IANA time zone database"),
+        ({"timeZone": "/usr/share/zoneinfo/UTC"}, "/timeZone", "is not in the IANA time zone database"),
         ({"cron": "*/61 * * * *"}, "/cron", "whose step does not fit: write one from 1 to 60"),
         ({"job": {**JOB, "payload": [1]}}, "/job/payload", "must be an object"),
-        ({"timeZone": "../etc/passwd"}, "/timeZone", "is no name of the IANA time zone database"),
+        ({"timeZone": "../etc/passwd"}, "/timeZone", "is not in the IANA time zone database"),
         ({"interval": "1h"}, "", "must have cron or interval, and not both"),
         ({"cron": None}, "", "must have cron or interval, and not both"),
         ({"overlap": "allow"}, "/overlap", "must be one of skip, queue, cancel_previous"),
@@ -297,7 +297,10 @@ async def test_a_run_by_hand(world: World) -> None:
     assert answer.json()["payload"] == {"month": 3}
     assert shown(await world.client.get("/schedules/hourly"))["lastJobId"] == job.id
     refused = problem(await world.client.post("/schedules/hourly/run"), 409, "illegal_transition")
-    assert refused["detail"] == "A run of it waits to begin, and its overlap is skip: wait for its end, or cancel it."
+    assert (
+        refused["detail"]
+        == "One of its runs is waiting to start, and its overlap is skip: wait until that run ends, or cancel it."
+    )
     await at_work(world, job)
     refused = problem(await world.client.post("/schedules/hourly/run"), 409, "illegal_transition")
     assert "at work" in refused["detail"]
@@ -370,7 +373,7 @@ async def test_a_backfill_says_that_the_schedule_begins_later(world: World, more
     path, end = "/schedules/hourly/backfill", "2024-01-01T22:00:00Z"
     early = (await world.client.post(path, json={"from": "2024-01-01T12:00:00Z", "to": end, "dryRun": True})).json()
     assert early["dueTimes"] == [f"2024-01-01T2{hour}:00:00.000000Z" for hour in (0, 1)]
-    assert early["note"] == "the schedule begins at 2024-01-01T20:00:00Z: before that nothing was due"
+    assert early["note"] == "the schedule starts at 2024-01-01T20:00:00Z: it has no earlier due times"
     late = (await world.client.post(path, json={"from": "2024-01-01T20:00:00Z", "to": end, "dryRun": True})).json()
     assert late == {**early, "note": None}
 
@@ -380,7 +383,7 @@ async def test_a_backfill_says_when_an_interval_without_a_start_begins(world: Wo
     span = {"from": "2024-01-01T00:00:00Z", "to": "2024-01-02T00:00:00Z"}
     done = (await world.client.post("/schedules/hourly/backfill", json=span)).json()
     assert done["dueTimes"] == []
-    assert done["note"].startswith(f"the schedule begins at {one['createdAt'][:19]}Z")
+    assert done["note"].startswith(f"the schedule starts at {one['createdAt'][:19]}Z")
 
 
 async def test_a_backfill_that_the_next_due_time_would_cancel_is_refused(world: World) -> None:

@@ -159,7 +159,7 @@ def test_a_dry_run_of_nothing(api: FakeApi, shell: Shell) -> None:
     api.on("POST", "/apps/42/pause", Reply(body={**PREVIEW, "history": [], "undo": [], "command": None}))
     answer = shell("apps", "pause", "42", "--dry-run")
     assert answer.out == "Nothing would change: it is so already\n"
-    note = "it is given up already, and an undo has failed: retry or skip that one, or terminate"
+    note = "already being undone, and an undo has failed: retry or skip it, or terminate"
     api.on("POST", "/apps/42/cancel", Reply(body={**PREVIEW, "history": [], "undo": [], "command": None, "note": note}))
     assert shell("apps", "cancel", "42", "--dry-run").out == f"Nothing would change: {note}\n"
 

@@ -67,7 +67,8 @@ def test_dev_answers_until_its_jobs_have_ended_and_says_that_it_is_stopping(
     (id,) = talking(api, tmp_path, 1)
     dev.send(number)
     dev.wait_for_line_sync(
-        r"1 job is at work, with up to 60 s to end; a second Ctrl-C cuts it off: what is cut off begins anew"
+        r"stopping: waiting up to 60 s for 1 running job\. Press Ctrl-C again to stop now "
+        r"\(commands and jobs that are cut off restart"
     )
     ready = httpx.get(f"{api}/health/ready", timeout=20)
     assert ready.status_code == 503
@@ -96,13 +97,16 @@ def test_a_second_signal_ends_dev_at_once_and_its_jobs_begin_anew_at_the_next_st
     dev, api = started(processes, tmp_path, "60")
     ids = talking(api, tmp_path, 2)
     dev.send(signal.SIGINT)
-    dev.wait_for_line_sync(r"2 jobs are at work, with up to 60 s to end; a second Ctrl-C cuts them off")
+    dev.wait_for_line_sync(r"stopping: waiting up to 60 s for 2 running jobs\. Press Ctrl-C again to stop now")
     dev.send(signal.SIGINT)
     assert dev.exited_sync(deadline=10) == -signal.SIGINT
-    assert "cut off at work: 2 jobs; what is cut off begins anew at the next start" in dev.log()
+    assert (
+        "stopped before the end: 2 running jobs; commands and jobs that are cut off restart at the next start"
+        in dev.log()
+    )
     (tmp_path / "enough").touch()
     again, api = started(processes, tmp_path, "60")
-    assert "Note      the last dev was killed at work: 2 jobs begin anew" in again.log()
+    assert "Note      the previous `orchestrix dev` was killed with jobs running: 2 jobs restarted" in again.log()
     eventually_sync(
         lambda: {found(api, id)["state"] for id in ids} == {"SUCCEEDED"}, deadline=20, message="without retries"
     )
@@ -117,7 +121,7 @@ def test_what_was_at_work_in_a_dev_that_was_killed_is_known_at_the_next_start(
     (id,) = talking(api, tmp_path, 1)
     dev.kill9()
     again, api = started(processes, tmp_path, "60")
-    assert "Note      the last dev was killed at work: 1 job has failed" in again.log()
+    assert "Note      the previous `orchestrix dev` was killed with jobs running: 1 job failed" in again.log()
     assert (found(api, id)["state"], found(api, id)["error"]["type"]) == ("FAILED", "WorkerLost")
     nodes = httpx.get(f"{api}/cluster", timeout=20).json()["nodes"]
     assert [one["state"] for one in nodes] == ["ALIVE", "DEAD"]
@@ -136,7 +140,7 @@ def test_a_worker_that_stops_is_shown_as_that_and_a_second_signal_says_what_it_c
     talking(api, tmp_path, 1)
     worker.send(signal.SIGINT)
     worker.wait_for_line_sync(
-        r"1 job is at work, with up to 60 s to end; a second Ctrl-C cuts it off: other workers get"
+        r"stopping: waiting up to 60 s for 1 running job\. Press Ctrl-C again to stop now \(commands are redelivered"
     )
     late = str(httpx.post(f"{api}/jobs", json={"queue": chatter.NAME, "handler": "x"}, timeout=20).json()["id"])
 
@@ -150,6 +154,6 @@ def test_a_worker_that_stops_is_shown_as_that_and_a_second_signal_says_what_it_c
     )
     worker.send(signal.SIGINT)
     assert worker.exited_sync(deadline=10) == -signal.SIGINT
-    assert "cut off at work: 1 job; other workers get the commands" in worker.log()
+    assert "stopped before the end: 1 running job; commands are redelivered" in worker.log()
     dev.terminate()
     assert dev.exited_sync(deadline=60) == 0

@@ -10,7 +10,7 @@ import pytest
 from tests.processes import Processes
 from tests.support import free_port
 
-SAID = "error: the table jobs is another program's, and its name is one of ours; nothing was changed: name another"
+SAID = "error: the table jobs belongs to another program but has one of Orchestrix's names; nothing was changed. Use"
 
 
 @pytest.mark.parametrize("command", [("db", "upgrade"), ("dev", "--port", str(free_port()))], ids=["upgrade", "dev"])

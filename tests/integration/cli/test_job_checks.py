@@ -30,13 +30,11 @@ async def test_workers_that_are_full_or_away_or_unknown_are_told_apart(database:
         await dispatched(database, queue=queue)
     await database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", ["full"], 4)]))
     unled = await facts(database, 30.0, 1000)
-    assert {cause for cause, _ in unled.causes.values()} == {
-        "no leader elected, so nobody knows which workers are there"
-    }
+    assert {cause for cause, _ in unled.causes.values()} == {"no leader elected (worker heartbeats are not recorded)"}
     await leading(database, Fence(1, "node-1"))
     known = await facts(database, 30.0, 1000)
     assert known.unbegun == {"full": 1, "empty": 1}
     cause, fix = known.causes["full"]
-    assert "the one worker of queue full, heard of 0 s ago, is busy" in cause
+    assert "queue full: its only worker (last heartbeat 0 s ago) is busy" in cause
     assert fix == "orchestrix worker --job-queue full"
-    assert known.causes["empty"][0] == "no worker that serves queue empty is heard of"
+    assert known.causes["empty"][0] == "no worker serves queue empty"

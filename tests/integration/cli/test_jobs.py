@@ -8,7 +8,7 @@ from tests.unit.cli.shell import Shell
 
 
 def test_a_list_says_what_a_job_waits_for(api: FakeApi, shell: Shell) -> None:
-    sentence = "no worker that serves queue reports is heard of: start one with `orchestrix worker --job-queue reports`"
+    sentence = "no worker serves queue reports: start one with `orchestrix worker --job-queue reports`"
     items = [{**JOB, "waitsFor": sentence}, {**JOB, "id": "another", "waitsFor": None}]
     api.on("GET", "/jobs", Reply(body={"items": items, "nextCursor": None}))
     answer = shell("jobs", "list")

@@ -55,7 +55,7 @@ def test_it_tells_what_it_did(shell: Shell, url: str) -> None:
     first, head, line = dry.out.splitlines()
     assert first == "3 would be moved to version 3 of app, 1 refused"
     assert head.split() == ["REFUSED", "VERSION", "WHY", "IDS"]
-    why = "step createGitRepo is out, and may be worked on: --wait waits for its end"
+    why = "step createGitRepo was sent and may be running: --wait waits until it has ended"
     assert line.split() == ["1", "1", *why.split(), "4"]
     done = shell("sagas", "migrate", "app", "--to", "3", *MAPS, "-o", "json")
     assert done.code == 1

@@ -112,7 +112,7 @@ def test_the_job_of_one_is_changed(api: FakeApi, shell: Shell) -> None:
     assert "not allowed with" in shell("schedules", "edit", NAME, "--no-timeout", "--timeout", "5m").err
     assert "--payload must be a JSON object" in shell("schedules", "edit", NAME, "--payload", "3").err
     no_json = shell("schedules", "edit", NAME, "--payload", "{month: 4}").err
-    assert "is not JSON (line 1, column 2: the name of a field must stand there, in double quotes)" in no_json
+    assert "is not JSON (line 1, column 2: expected a property name in double quotes)" in no_json
 
 
 def test_one_is_run_now(api: FakeApi, shell: Shell) -> None:

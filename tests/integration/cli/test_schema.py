@@ -30,7 +30,7 @@ def test_a_look_at_a_database_that_is_not_there_makes_none(shell: Shell, command
     shell.set(ORCHESTRIX_DATABASE_URL=f"sqlite+aiosqlite:///{shell.folder}/deep/some.db")
     answer = shell("db", command)
     assert (answer.code, answer.out) == (1, "")
-    said = f"there is no database file {shell.folder}/deep/some.db yet: run `orchestrix db upgrade`"
+    said = f"the database file {shell.folder}/deep/some.db yet: run `orchestrix db upgrade`"
     assert answer.err == f"error: {said}\n"
     found = shell("doctor", "-o", "json").json["checks"]
     assert [one["detail"] for one in found if one["what"] == "database"] == [said]

@@ -177,7 +177,7 @@ async def test_a_duty_that_does_not_stop_keeps_neither_the_successor_nor_the_end
     async with timed(6.0):
         await asyncio.wait_for(ending, 6.0)
     assert (await election.handovers())[0].reason == "resigned"
-    assert "term 1: its duties do not end, and are left behind" in caplog.text
+    assert "term 1: leader duties did not stop in time; abandoned" in caplog.text
     let.set()
     await eventually(lambda: first.running == [], deadline=5, message="it ends when it is let")
 
@@ -278,4 +278,4 @@ async def test_who_has_slept_past_its_lease_sees_its_write_refused(
     file.close()
     await losing
     await eventually(lambda: "nothing was written" in caplog.text, deadline=5)
-    assert "a-1 wrote as the leader of term 1" in caplog.text
+    assert "a-1 wrote as leader of term 1" in caplog.text

@@ -107,4 +107,4 @@ async def test_a_log_above_its_cap_is_cut_and_the_job_goes_on(far: Plant) -> Non
     await queues_gone(far, job)
     found = await far.logs(job)
     assert [one.message for one in found[:-1]] == [f"line {n}" for n in range(20)]
-    assert "the log ends here" in found[-1].message
+    assert "log truncated" in found[-1].message

@@ -94,9 +94,7 @@ async def test_a_job_that_nobody_takes_says_so_when_its_time_is_over(plant: Plan
     job = await plant.submit(timeout_ms=300)
     ended = await plant.reached(job, TIMED_OUT)
     assert ended.error["type"] == "Timeout"
-    assert (
-        "no worker that serves queue reports is heard of: start one with `orchestrix worker" in ended.error["message"]
-    )
+    assert "no worker serves queue reports: start one with `orchestrix worker" in ended.error["message"]
     assert [one.error for one in await plant.attempts(job)] == [ended.error]
 
 

@@ -94,8 +94,11 @@ async def test_where_it_cannot_be_written_silence_will_tell(
     ("left", "told"),
     [
         (RecoveryResult(), []),
-        (RecoveryResult(again=1), ["the last dev was killed at work: 1 job begins anew"]),
-        (RecoveryResult(again=2, failed=3), ["the last dev was killed at work: 2 jobs begin anew, 3 jobs have failed"]),
+        (RecoveryResult(again=1), ["the previous `orchestrix dev` was killed with jobs running: 1 job restarted"]),
+        (
+            RecoveryResult(again=2, failed=3),
+            ["the previous `orchestrix dev` was killed with jobs running: 2 jobs restarted, 3 jobs failed"],
+        ),
     ],
 )
 def test_what_is_told_of_it(left: RecoveryResult, told: list[str]) -> None:

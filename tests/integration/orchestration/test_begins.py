@@ -164,7 +164,12 @@ async def test_whoever_was_set_aside_is_not_overtaken(rig: Rig) -> None:
     await rig.outbox_empty()
     await rig.until(lost, lambda row: row.wake_reason == "backlog", message="waiting")
     here = RedeliveryRecord(
-        lost.command_id or "", "cmd.hurry", "hasty", lost.id, 3, f"{SET_ASIDE_PREFIX} behind those with fewer deaths"
+        lost.command_id or "",
+        "cmd.hurry",
+        "hasty",
+        lost.id,
+        3,
+        f"{SET_ASIDE_PREFIX} behind commands with fewer worker deaths",
     )
     await rig.database.run(lambda tx: redelivered_commands.put(tx, here))
     later = lost.updated_at + timedelta(seconds=3)

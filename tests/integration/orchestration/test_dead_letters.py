@@ -266,7 +266,7 @@ async def test_one_that_cannot_be_kept_holds_up_no_other(house: House, monkeypat
         await house.bury(CREATED, b"%d" % n)
     await house.mover.start()
     assert sorted(one.body or b"" for one in await house.kept(7)) == [b"0", b"1", b"2", b"4", b"5", b"6", b"7"]
-    assert house.mover.trouble() == "1 dead letter cannot be kept and stays with the broker: see the log"
+    assert house.mover.trouble() == "cannot store 1 dead letter (kept by the broker): see the log"
     await house.mover.stop()
     await house.holds(f"{CREATED}.dead", 1)
 
@@ -280,7 +280,7 @@ async def test_what_cannot_be_kept_is_tried_again_and_is_seldom_in_the_log(
     await house.mover.start()
     assert [one.body for one in await house.kept()] == [b"2"]
     await eventually(lambda: mood.failures > 20, deadline=10)
-    assert [one.levelname for one in caplog.records if "cannot be kept" in one.message] == ["ERROR"]
+    assert [one.levelname for one in caplog.records if "cannot store" in one.message] == ["ERROR"]
     mood.bad.clear()
     letters = {one.body: one for one in await house.kept(3)}
     assert [(one.message_id, one.reason) for _, one in sorted(letters.items())] == [
@@ -328,7 +328,7 @@ async def test_one_that_a_database_refuses_with_an_outages_words_holds_up_no_oth
 
     async def record(tx: Transaction, letters: Sequence[DeadLetter]) -> None:
         if any(one.body == b"bad" for one in letters):
-            raise Unavailable("the database is not available: packet too large")
+            raise Unavailable("the database is unavailable: packet too large")
         await real(tx, letters)
 
     monkeypatch.setattr(dead_letters, "record", record)
@@ -349,7 +349,7 @@ async def test_the_health_page_tells_of_letters_that_cannot_be_kept(
     await house.bury(CREATED, b"bad")
     await house.serve()
     assert house.node is not None
-    health, told = house.node.health, "1 dead letter cannot be kept and stays with the broker: see the log"
+    health, told = house.node.health, "cannot store 1 dead letter (kept by the broker): see the log"
     await eventually(lambda: ("Dead letters", True, told) in map(astuple, health.checks()), deadline=10)
     mood.bad.clear()
     await eventually(lambda: ("Dead letters", True, None) in map(astuple, health.checks()), deadline=10)

@@ -282,7 +282,7 @@ async def test_a_success_that_names_another_saga_moves_none(rig: Rig) -> None:
     assert app.id == other.id
     rig.report(app, "evt.gitRepoCreated", saga="hasty")
     await rig.broker.settled("evt.gitRepoCreated")
-    told = "wrong-saga: it names 'hasty', and evt.gitRepoCreated belongs to saga 'app'"
+    told = "wrong-saga: it names saga 'hasty', but evt.gitRepoCreated belongs to saga 'app'"
     assert buried(rig) == [told]
     assert rig.listener.counts["wrong-saga"] == 1
     assert ((await rig.now(app)).version, (await rig.now(other)).version) == (1, 1)

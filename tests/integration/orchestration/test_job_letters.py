@@ -123,7 +123,7 @@ async def test_a_job_whose_order_wears_its_workers_out_is_tried_again(house: Hou
     waiting, [attempt] = await reached(house, job, PENDING)
     assert (attempt.state, attempt.error, waiting.tries) == (LOST, waiting.error, 1)
     assert waiting.error["type"] == "WorkerLost"
-    assert waiting.error["message"].startswith("its order in queue reports exceeded the delivery limit (worker died")
+    assert waiting.error["message"].startswith("its dispatch in queue reports exceeded the delivery limit (worker died")
     assert letter.id in waiting.error["message"]
     with pytest.raises(NotSendable, match="jobs show"):
         await house.letters.redrive(letter.id, ADA)
@@ -135,8 +135,8 @@ async def test_a_job_without_tries_left_fails_with_the_reason_that_its_order_die
     await arrived(house)
     await house.bury(QUEUE, messages.dispatch(job), "not-json", id=str(job.history_id))
     ended, _ = await reached(house, job, FAILED)
-    assert ended.error["type"] == "OrderRefused"
-    assert "was not taken: not-json" in ended.error["message"]
+    assert ended.error["type"] == "DispatchRefused"
+    assert "was dead-lettered: not-json" in ended.error["message"]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ async def test_a_job_whose_order_the_broker_refuses_fails_with_its_words(
     ended, [attempt] = await reached(house, job, FAILED)
     error = {
         "type": "Unsendable",
-        "message": "the broker refuses the order for a worker: PRECONDITION_FAILED - too large",
+        "message": "the broker rejected the dispatch: PRECONDITION_FAILED - too large",
     }
     assert (ended.error, attempt.state) == (error, FAILED)
     async with house.database.read() as connection:

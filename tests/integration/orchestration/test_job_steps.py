@@ -532,12 +532,12 @@ async def test_why_tells_how_it_stands_with_the_job(yard: Yard) -> None:
     name = f"Job {saga.command_id} (build-image)"
     assert await yard.why(saga) == (f"{name} is PENDING (attempt 1).", _follow(saga))
     await yard.says(saga, RUNNING, progress={"percent": 40})
-    assert await yard.why(saga) == (f"{name} is RUNNING at worker w-1, 40 % (attempt 1).", _follow(saga))
+    assert await yard.why(saga) == (f"{name} is RUNNING on worker w-1, 40 % (attempt 1).", _follow(saga))
     await yard.asks(saga, SagaAction.CANCEL)
     sentence, _ = await yard.why(saga)
     assert sentence == (
-        "It was cancelled and waits for its job to stop: then it undoes build (unless that has failed), tag."
-        f" {name} is RUNNING at worker w-1, 40 % (attempt 1); it is told to stop (release {saga.id}: cancel: because)."
+        "Cancelled; waiting for its job to stop, then it undoes build (unless it failed), tag."
+        f" {name} is RUNNING on worker w-1, 40 % (attempt 1); stopping (release {saga.id}: cancel: because)."
     )
 
 
@@ -556,12 +556,12 @@ async def test_why_tells_what_a_job_waits_for_that_nobody_takes(yard: Yard) -> N
 async def test_why_tells_that_a_job_has_ended_or_is_gone(yard: Yard) -> None:
     saga = await yard.building()
     await yard.says(saga, SUCCEEDED)
-    assert "it is SUCCEEDED, and the word of it is on its way" in (await yard.why(saga))[0]
+    assert "ended SUCCEEDED; its result is on its way to the saga" in (await yard.why(saga))[0]
     async with yard.database.begin() as tx:
         await tx.execute(text("DELETE FROM jobs"))
     assert await yard.why(saga) == (
-        f"Job {saga.command_id} is not there.",
-        "Wait: it is put down anew; or `redispatch` to have that done now.",
+        f"Job {saga.command_id} does not exist.",
+        "Wait: it is submitted again; `redispatch` submits it now.",
     )
     assert await RedispatchService(yard.database, yard.relay, CATALOG, yard.jobs).redispatch(["release"], None) == 1
     assert [job.id for job in await yard.all_jobs()] == [saga.command_id]

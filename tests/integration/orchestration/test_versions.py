@@ -238,7 +238,7 @@ async def test_a_definition_under_live_instances_is_refused_with_its_differences
     await old.begin("x", saga="parcel")
     with pytest.raises(VersionInUse) as refused:
         await nodes(replace(SECOND, version=1))
-    assert "'parcel' version 1 has 1 live instances and another definition here" in str(refused.value)
+    assert "'parcel' version 1 has 1 live instance and differs in this code" in str(refused.value)
     assert "steps.pack is gone" in str(refused.value)
     assert "version=2" in str(refused.value)
 
@@ -258,7 +258,7 @@ async def test_who_starts_waits_until_the_database_lets_it_agree(
     async with new.database.read() as connection:
         assert [one.key for one in await definitions.all_of(connection)] == [("parcel", 1)]
     assert [line.getMessage() for line in caplog.records if "wait" in line.getMessage()] == [
-        "the definitions of sagas wait: away"
+        "reading saga definitions paused: away"
     ]
 
 
@@ -300,7 +300,7 @@ async def test_nobody_overtakes_held_events_and_a_bad_one_stops_no_other(
     await new.held.stop()
     await old.definitions.record()
     await new.definitions.read_all()
-    with pytest.raises(Unavailable, match="events of it wait to be applied first"):
+    with pytest.raises(Unavailable, match="held events of this saga are applied first"):
         await new.control.act(Action("parcel", good.id, ActionRequest(SagaAction.TERMINATE, "ada", "now")))
 
     def moody(saga, instance, event, tick):  # type: ignore[no-untyped-def]

@@ -440,144 +440,164 @@ async def change(rig: Rig, app: Instance, values: str) -> None:
         await tx.execute(text(f"UPDATE apps SET {values} WHERE id = {app.id}"))
 
 
-SECONDS = r"\d+ s"
+SECONDS = r"(?:[1-5]?\d s|1 min)"
 TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 Situation = Callable[[Rig], Awaitable[Instance]]
 SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
-    (completed, "completed", r"It is done\.", "Nothing is left to do."),
-    (ended_badly, "failed", r"It has failed: .*DiskFull: no space left.*\.", "`retry`"),
+    (completed, "completed", r"^Completed\.$", "Nothing to do."),
+    (ended_badly, "failed", r"^Failed: .*DiskFull: no space left.*\.", "`retry`"),
     (
         cancelled,
         "failed",
-        rf"^ada cancelled it at {TIME} \(to see\): all that it had done is undone\.$",
-        "Nothing is left to do; if that was a mistake, `retry` runs it again from the beginning.",
+        rf"^Cancelled by ada at {TIME} \(to see\): everything is undone\.$",
+        "Nothing to do; if that was a mistake, `retry` runs it again from the beginning.",
     ),
     (
         cancelled_with_a_skip,
         "failed",
-        rf"^ada cancelled it at {TIME} \(a mistake\): all .* is undone, but for what was skipped\.$",
+        rf"^Cancelled by ada at {TIME} \(a mistake\): everything is undone except the skipped steps\.$",
         "`retry`",
     ),
     (
         terminated,
         "failed",
-        rf"^ada terminated it at {TIME} \(to see\): what may be left of createGitRepo was not undone\. It had failed"
-        r" before: .*DiskFull: no space left",
+        rf"^Terminated by ada at {TIME} \(to see\): not undone: createGitRepo\. It had failed before that: "
+        r".*DiskFull: no space left",
         "`retry`",
     ),
     (
         terminated_on_its_way,
         "failed",
-        rf"^ada terminated it at {TIME} \(to see\): what may be left of registerApp, createGitRepo was not undone\.$",
+        rf"^Terminated by ada at {TIME} \(to see\): not undone: registerApp, createGitRepo\.$",
         "`retry`",
     ),
-    (cancelled_then_failed, "failed", r"^It has failed: .*DiskFull", "Mend the cause, then `retry`"),
-    (undone_too_early, "late_undo", r"It has failed; createGitRepo succeeded after that, and its undo", "`redispatch`"),
+    (cancelled_then_failed, "failed", r"^Failed: .*DiskFull", "Fix the cause, then `retry`"),
+    (
+        undone_too_early,
+        "late_undo",
+        r"^Failed; step createGitRepo succeeded after that\. Its undo was sent",
+        "`redispatch`",
+    ),
     (
         undone_too_early_without_a_worker,
         "late_undo",
-        r"has no answer yet\. cmd\.deleteGitRepo has 1 message and no consumer\.$",
+        r"is not answered yet\. cmd\.deleteGitRepo has 1 message and no consumer\.$",
         "Start a worker with `orchestrix worker -q cmd.deleteGitRepo`.",
     ),
     (
         paused,
         "paused",
-        rf"^ada paused it at {TIME} \(to see\), before createGitRepo could end\."
-        r" The step may be at work: a success counts at once, and what follows waits for `resume`\.$",
+        rf"^Paused by ada at {TIME} \(to see\) while step createGitRepo was running\."
+        r" The step may be running: a success counts at once; the next step waits for `resume`\.$",
         "`resume` it, or `cancel` it",
     ),
-    (paused_with_a_failure, "paused", r"A failure is kept until then: .*503 from the forge", "`resume`"),
-    (undo_failed, "undo_failed", r"The undo of createGitRepo has failed for good: .*read-only disk", "`skip`"),
-    (unsendable, "unsendable", r"The command of createGitRepo cannot be sent: .*20 MB is too large", "`edit`"),
-    (in_an_unknown_state, "unknown_state", r"no way on from DEPLOYING: .* version 1, this is version 1", "`terminate`"),
+    (paused_with_a_failure, "paused", r"A failure is kept until `resume`: .*503 from the forge", "`resume`"),
+    (undo_failed, "undo_failed", r"The undo of step createGitRepo failed permanently: .*read-only disk", "`skip`"),
+    (unsendable, "unsendable", r"The command of step createGitRepo cannot be sent: .*20 MB is too large", "`edit`"),
+    (
+        in_an_unknown_state,
+        "unknown_state",
+        r"^State DEPLOYING does not exist in version 1 of saga 'app' as this node has it\.$",
+        "`terminate`",
+    ),
     (
         of_another_version,
         "unknown_version",
         r"does not know version 7 of saga 'app'.*Its events are held",
         "`terminate`",
     ),
-    (overdue, "overdue", r"It was due 4\d s ago and no node has looked after it", "Start a node"),
+    (overdue, "overdue", r"^Overdue: it was due 4\d s ago, and no node has processed it\.$", "Start a node"),
     (
         in_flight,
         "in_flight",
-        rf"^It was cancelled and waits for the answer of createGitRepo, at the longest until {TIME} "
-        rf"\(in {SECONDS}, or later if the broker goes away\); "
-        r"then it undoes createGitRepo \(unless that has failed\)\.$",
+        rf"^Cancelled; waiting for the answer of step createGitRepo, until {TIME} at the latest "
+        rf"\(in {SECONDS}; later if the broker is down\)\. "
+        r"Then it undoes createGitRepo \(unless it failed\)\.$",
         "`orchestrix deadlines extend 1 --at TIME`, or `terminate` to undo nothing.",
     ),
     (
         in_flight_later,
         "in_flight",
-        r"answer of registerApp, .* then it undoes registerApp \(unless that has failed\), createGitRepo\.$",
+        r"answer of step registerApp, .* Then it undoes registerApp \(unless it failed\), createGitRepo\.$",
         "Wait, end the wait sooner",
     ),
     (
         in_flight_without_a_deadline,
         "no_deadline",
-        r"^It was cancelled and waits for the answer of createGitRepo\. It has no deadline: "
-        rf"ada cancelled it at {TIME} \(to see\)\. With the answer it undoes createGitRepo \(unless",
-        "give it one with `orchestrix deadlines extend 1 --by 5m`, or `terminate` to undo nothing.",
+        r"^Cancelled; waiting for the answer of step createGitRepo, without a deadline "
+        rf"\(cancelled by ada at {TIME} \(to see\)\)\. After the answer it undoes createGitRepo \(unless",
+        "set a deadline with `orchestrix deadlines extend 1 --by 5m`, or `terminate` to undo nothing.",
     ),
     (
         in_flight_without_a_worker,
         "no_consumer",
-        r"^It was cancelled and waits for the answer of createGitRepo, and cmd\.createGitRepo has 1 message and no "
-        r"consumer and cmd\.deleteGitRepo has 1 message and no consumer\. With the answer, .*, it undoes createGitRepo",
+        r"^Cancelled; waiting for the answer of step createGitRepo\. cmd\.createGitRepo has 1 message and no "
+        r"consumer and cmd\.deleteGitRepo has 1 message and no consumer\. After the answer, .*, it undoes create",
         "`orchestrix worker -q cmd.createGitRepo -q cmd.deleteGitRepo`, or `terminate` to undo nothing.",
     ),
     (
         in_flight_without_a_worker_for_the_undo,
         "no_consumer",
-        r"^It was cancelled and .* createGitRepo, and cmd\.deleteGitRepo has 0 messages and no consumer\. With the",
+        r"^Cancelled; .* createGitRepo\. cmd\.deleteGitRepo has 0 messages and no consumer\. After the",
         "`orchestrix worker -q cmd.deleteGitRepo`, or",
     ),
     (
         answered_in_vain,
         "dead_letter",
-        rf"^An answer of createGitRepo came at {TIME} and could not be used: bad-output: repoUrl: .* letter [0-9a-f]+",
+        rf"^An answer to step createGitRepo at {TIME} was rejected: bad-output: repoUrl: .* letter [0-9a-f]+",
         "`orchestrix dlq redrive ",
     ),
     (
         in_flight_and_answered_in_vain,
         "dead_letter",
-        rf"^An answer of createGitRepo came at {TIME} and could not be used: bad-output",
+        rf"^An answer to step createGitRepo at {TIME} was rejected: bad-output",
         "`orchestrix dlq show ",
     ),
-    (in_flight_without_a_broker, "broker_down", r"The broker cannot be used: .+\.", "Bring the broker back"),
+    (
+        in_flight_without_a_broker,
+        "broker_down",
+        r"^RabbitMQ is unreachable: .+\.",
+        "Restart the broker. No data is lost",
+    ),
     (
         in_flight_and_paused,
         "paused",
-        r"\(to see\), before createGitRepo could end\. It was cancelled, so after that it undoes createGitRepo \(",
+        r"\(to see\) while step createGitRepo was running\. It was cancelled: after `resume` it undoes create",
         "`resume` it, or `terminate` to undo nothing more.",
     ),
     (
         undone_and_paused,
         "paused",
-        rf"^ada paused it at {TIME} \(to see\), before the undo of createGitRepo could end\."
-        r" The undo may be at work: a success counts at once, and with it all is undone and the saga has failed\.$",
+        rf"^Paused by ada at {TIME} \(to see\) while the undo of step createGitRepo was running\."
+        r" The undo may be running: a success counts at once and ends the undo; the saga is then FAILED\.$",
         "`resume` it, or `terminate` to undo nothing more.",
     ),
     (
         waiting_for_a_retry,
         "retry",
-        r"Attempt 1 of 5 of createGitRepo failed: .*503 from the forge; next try in 3\d s\.",
-        "`retry` to try now",
+        r"^Step createGitRepo, attempt 1 of 5, failed: .*503 from the forge; retrying in 3\d s\.$",
+        "`retry` to retry now",
     ),
     (
         waiting_for_a_migration,
         "migration",
-        r"The command of registerApp waits for `sagas migrate`, .*, or for [23]\d s\.",
+        r"The command of step registerApp waits for `sagas migrate`, .*, for at most [23]\d s\.",
         "`retry` to send it now",
     ),
     (
         undo_waiting_for_a_retry,
         "retry",
-        r"Attempt 1 of 5 of the undo of createGitRepo failed: .*503 from the forge; next try in 3\d s\.",
-        "`retry` to try now",
+        r"^The undo of step createGitRepo, attempt 1 of 5, failed: .*503 from the forge; retrying in 3\d s\.$",
+        "`retry` to retry now",
     ),
-    (without_a_broker, "broker_down", r"The broker cannot be used: .+\.", "Bring the broker back"),
-    (blocked_broker, "broker_down", r"The broker cannot be used: low on memory\.", "Bring the broker back"),
-    (in_the_outbox, "unsent", r"The command of createGitRepo has not left the outbox yet\.", "`orchestrix doctor`"),
+    (without_a_broker, "broker_down", r"^RabbitMQ is unreachable: .+\.", "Restart the broker. No data is lost"),
+    (blocked_broker, "broker_down", r"^RabbitMQ is unreachable: low on memory\.$", "Restart the broker"),
+    (
+        in_the_outbox,
+        "unsent",
+        r"The command of step createGitRepo has not left the outbox yet\.",
+        "`orchestrix doctor`",
+    ),
     (
         without_a_worker,
         "no_consumer",
@@ -593,74 +613,82 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (
         with_a_worker_that_stops,
         "no_consumer",
-        r"^cmd\.createGitRepo has 0 messages and no consumer: its last worker, which has this command in hand, is "
-        r"stopping or takes no more for now\.$",
+        r"^cmd\.createGitRepo has 0 messages and no consumer: its last worker is still processing this "
+        r"command, but is stopping or takes no more for now\.$",
         "Start another worker with `orchestrix worker -q cmd.createGitRepo`.",
     ),
     (
         in_flight_with_a_worker_that_stops,
         "no_consumer",
-        r"^It was cancelled and waits for the answer of createGitRepo, and cmd\.createGitRepo has 0 messages and no "
-        r"consumer: its last worker, which has this command in hand, is stopping or takes no more for now and "
-        r"cmd\.deleteGitRepo has 0 messages and no consumer\. With the answer",
+        r"^Cancelled; waiting for the answer of step createGitRepo\. cmd\.createGitRepo has 0 messages and no "
+        r"consumer: its last worker is still processing this command, but is stopping or takes no more for now and "
+        r"cmd\.deleteGitRepo has 0 messages and no consumer\. After the answer",
         "Start another worker with `orchestrix worker -q cmd.createGitRepo -q cmd.deleteGitRepo`, or `terminate`",
     ),
     (
         in_a_dev_that_stops,
         "no_consumer",
         r"^cmd\.createGitRepo has 0 messages and no consumer; this `orchestrix dev` is stopping",
-        "Start `orchestrix dev` again when it has ended: all goes on then.",
+        "Start `orchestrix dev` again once it has stopped: the work resumes.",
     ),
     (
         held,
         "held",
-        r"^createGitRepo waits for a person: the name is a trademark\.$",
+        r"^Step createGitRepo waits for an operator: the name is a trademark\.$",
         "`retry` it (with `--data` on changed data), `skip` the step, or `cancel`",
     ),
     (
         cloned,
         "cloned",
-        r"^It is a copy of another installation's and waits for createGitRepo: nothing is done for it here\.$",
-        "`resume` it to let it go on here, or `cancel` it",
+        r"^Copied from another installation while waiting for step createGitRepo: nothing is done for it here\.$",
+        "`resume` it to continue here, or `cancel` it",
     ),
     (
         known_to_be_behind_others,
         "backlog",
-        r"^cmd\.createGitRepo waits in its queue behind 30 others, for 2 consumers \(try 1 of 5\): that uses up none",
+        r"^cmd\.createGitRepo waits in its queue behind 30 others, read by 2 consumers \(attempt 1 of 5\)\. "
+        r"Waiting does not use up its timeout\.",
         "start more workers",
     ),
     (
         at_work_while_others_wait,
         "in_progress",
-        r"^A worker has createGitRepo in hand \(try 1 of 5\); its time ends in \d+ s\.$",
+        r"^A worker is processing step createGitRepo \(attempt 1 of 5\); it times out in (?:[1-5]?\d s|1 min)\.$",
         "Wait.",
     ),
     (
         behind_others,
         "backlog",
-        r"cmd\.createGitRepo may wait in its queue behind up to 5000 others, for 2 consumers \(try 1 of 5\): that uses",
+        r"cmd\.createGitRepo may wait in its queue behind up to 5000 others, read by 2 consumers \(attempt 1 of 5\)\. "
+        r"Waiting does not",
         "start more workers",
     ),
     (
         without_a_deadline,
         "no_deadline",
-        rf"^It waits for createGitRepo \(try 1 of 5\) and has no deadline: ada cancelled it at {TIME} \(to see\)\.$",
-        "Wait, give it one with `orchestrix deadlines extend 1 --by 5m`, `skip` the step or `cancel`.",
+        r"^Waiting for step createGitRepo \(attempt 1 of 5\) without a deadline "
+        rf"\(cancelled by ada at {TIME} \(to see\)\)\.$",
+        "Wait, set a deadline with `orchestrix deadlines extend 1 --by 5m`, `skip` the step or `cancel`.",
     ),
-    (without_a_second_deadline, "no_deadline", rf"ada cancelled it at {TIME} \(no hurry\)\.$", "give it one with"),
+    (without_a_second_deadline, "no_deadline", rf"cancelled by ada at {TIME} \(no hurry\)\)\.$", "set a deadline with"),
     (
         other_saga_without_a_deadline,
         "no_deadline",
-        r"^It waits for hurry \(try 1 of 3\) and has no deadline",
+        r"^Waiting for step hurry \(attempt 1 of 3\) without a deadline",
         "`orchestrix deadlines extend 1 --saga calm --by 5m`",
     ),
     (
         undo_without_a_deadline,
         "no_deadline",
-        r"^It waits for the undo of createGitRepo \(try 1 of 5\) and has no deadline: ada cancelled it",
+        r"^Waiting for the undo of step createGitRepo \(attempt 1 of 5\) without a deadline \(cancelled by ada",
         "--by 5m`, or `terminate` to undo nothing more.",
     ),
-    (in_work, "in_progress", rf"A worker has createGitRepo in hand \(try 1 of 5\); its time ends in {SECONDS}", "Wait"),
+    (
+        in_work,
+        "in_progress",
+        rf"A worker is processing step createGitRepo \(attempt 1 of 5\); it times out in {SECONDS}",
+        "Wait",
+    ),
 ]
 
 
@@ -714,7 +742,7 @@ async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, act
 async def test_what_a_node_is_about_to_do_is_nobody_elses_while_it_starts(rig: Rig, situation: Situation) -> None:
     app = await situation(rig)
     rig.phase = "starting"
-    assert (await rig.explainer.why(app.saga, app.id)).next_action == "Wait: this node is only starting."
+    assert (await rig.explainer.why(app.saga, app.id)).next_action == "Wait: this node is still starting."
 
 
 async def test_what_waits_for_a_person_does_so_while_a_node_starts(rig: Rig) -> None:

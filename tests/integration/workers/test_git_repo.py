@@ -139,7 +139,7 @@ async def test_what_somebody_else_made_is_left_alone(
 ) -> None:
     there(root)
     before = everything(root)
-    with pytest.raises(Permanent, match=r"7\.git is there already, and this step did not make it"):
+    with pytest.raises(Permanent, match=r"7\.git already exists and was not created by this step"):
         await run(create, context())
     assert everything(root) == before
 
@@ -213,7 +213,7 @@ async def test_gits_own_words_say_what_is_wrong(
     (tmp_path / "git").write_text("#!/bin/sh\necho 'fatal: No space left on device' >&2\nexit 128\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(Transient, match=r"git ended with code 128: fatal: No space left on device") as failed:
+    with pytest.raises(Transient, match=r"git exited with code 128: fatal: No space left on device") as failed:
         await run(create, context())
     assert (failed.value.type, names(root)) == ("GitFailed", [])
 

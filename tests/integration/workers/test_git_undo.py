@@ -428,7 +428,7 @@ async def test_a_repository_with_a_mark_from_before_is_found_by_do_and_undo(repo
 async def test_a_tombstone_from_before_still_refuses(repos: Repos) -> None:
     await repos.run(former(undo(2)))
     rename_keys(repos.root / ".tombstones" / "7.json")
-    with pytest.raises(Permanent, match="was undone before it was done"):
+    with pytest.raises(Permanent, match="was undone before it ran"):
         await repos.run(former(do(2)))
     await repos.run(former(undo(1)))
     assert repos.tombstone()["undoesAttempt"] == 2
@@ -446,7 +446,7 @@ async def test_another_run_takes_over_what_an_earlier_one_has_left(repos: Repos)
     assert await repos.run(in_run(do(2), 2)) == {"repoUrl": (repos.root / "7.git").as_uri()}
     assert await repos.run(in_run(undo(2), 2)) == {"archivedAs": (repos.root / ".archive" / "7-2.git").as_uri()}
     await repos.run(undo(2))
-    with pytest.raises(Permanent, match="was undone before it was done"):
+    with pytest.raises(Permanent, match="was undone before it ran"):
         await repos.run(in_run(do(2), 2))
     assert (repos.names, repos.archive) == ([], ["7-2.git"])
 

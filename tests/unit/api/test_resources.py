@@ -82,7 +82,7 @@ def model(name: str = "NewOrder", base: type[BaseModel] = NewOrder, **fields: An
 
 @pytest.mark.parametrize("path", [f"/{name}" for name in sorted(OWN_PATHS)])
 def test_a_path_of_our_own_is_taken(path: str) -> None:
-    with pytest.raises(DefinitionError, match=f"'{path}'.*calls of its own"):
+    with pytest.raises(DefinitionError, match=f"'{path}'.*is reserved by the API"):
         resource(path)
 
 
@@ -103,7 +103,7 @@ def test_a_path_is_one_part_in_lower_case(path: Any) -> None:
         ({"saga": "order"}, "saga must be a Saga"),
         ({"request": dict}, "request must be a pydantic model"),
         ({"answer": OrderBody(id=1, orderId="a")}, "answer must be a pydantic model"),
-        ({"answer": NewOrder}, "request and answer are both named NewOrder"),
+        ({"answer": NewOrder}, "request and answer have the same name, NewOrder"),
         ({"key_name": "name"}, "NewOrder has no field 'name'"),
         ({"key_name": "id"}, "key_name cannot be 'id'"),
         ({"key_name": "createdBy"}, "key_name cannot be 'createdBy'"),
@@ -150,8 +150,8 @@ def test_two_cannot_share_a_path_or_a_saga() -> None:
 @pytest.mark.parametrize(
     ("path", "more", "said"),
     [
-        ("/apps", {}, "that is the path of the saga 'app', not of 'order'"),
-        ("/orders", {"saga": APP_PROVISIONING}, "the saga 'app' is at /apps alone"),
+        ("/apps", {}, "this path belongs to the saga 'app', not to 'order'"),
+        ("/orders", {"saga": APP_PROVISIONING}, "the saga 'app' is served at /apps only"),
         ("/apps", {"saga": APP_PROVISIONING}, "key_name must be 'appName' at /apps"),
     ],
 )

@@ -99,7 +99,7 @@ async def test_what_does_not_end_is_told_and_holds_nothing_for_long(
     parts = Parts(hung=hung)
     parts.within = 0.01
     assert await asyncio.wait_for(stopped(parts), 10) == ALL
-    told = [one.message for one in caplog.records if "has not ended within 0.0" in one.message]
+    told = [one.message for one in caplog.records if "did not finish within 0.0" in one.message]
     assert len(told) == len(hung)
     parts.enough.set()
 

@@ -73,9 +73,9 @@ def made(broker: Broker, hand: Hand | None = None) -> DevWorker:
 @pytest.mark.parametrize(
     ("jobs", "commands", "first", "last"),
     [
-        (1, 0, "1 job is at work, with up to 30 s to end; a second Ctrl-C cuts it off: so", "at work: 1 job; so"),
-        (0, 1, "1 command is at work, ", "cut off at work: 1 command; so"),
-        (2, 3, "2 jobs and 3 commands are at work, with up to 30 s to end; a second Ctrl-C cuts them off: so", "so"),
+        (1, 0, "waiting up to 30 s for 1 running job. Press Ctrl-C again to stop now (so)", "1 running job; so"),
+        (0, 1, "for 1 running command. ", "stopped before the end: 1 running command; so"),
+        (2, 3, "for 2 running jobs and 3 running commands. Press Ctrl-C again to stop now (so)", "so"),
     ],
 )
 def test_what_is_waited_for_and_what_is_cut_off(
@@ -154,4 +154,4 @@ async def test_what_cannot_be_written_is_waited_for_only_so_long(
     hand = Hand()
     await asyncio.wait_for(made(Broker({"evt.a": 1}), hand).stop(), 5)
     assert hand.ended
-    assert "not all that the worker has said could be written" in caplog.text
+    assert "the last reports of the worker could not all be stored" in caplog.text

@@ -66,7 +66,7 @@ def test_a_taken_port_is_said_once() -> None:
 
 @pytest.mark.parametrize("host", ["256.1.1.1.invalid", "x" * 300])
 def test_an_unknown_host_is_named(host: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of this machine"):
+    with pytest.raises(ConfigError, match="is not an address of this machine"):
         listening(host, nearby(8080))
 
 

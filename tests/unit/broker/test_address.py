@@ -46,11 +46,11 @@ def test_the_port_follows_the_scheme() -> None:
 @pytest.mark.parametrize(
     ("error", "refusal", "words"),
     [
-        (OSError(), (403, "ACCESS_REFUSED - no"), "refuses the login of 'me' (403 ACCESS_REFUSED - no)"),
+        (OSError(), (403, "ACCESS_REFUSED - no"), "rejected the login of 'me' (403 ACCESS_REFUSED - no)"),
         (OSError(), (530, "NOT_ALLOWED - none"), "no virtual host 'shop' for 'me'"),
         (OSError(), (541, "INTERNAL_ERROR"), "refused the connection (541 INTERNAL_ERROR)"),
         (TimeoutError(), None, "did not answer in time"),
-        (ConnectionRefusedError(), None, "nothing listens at example.org:5671"),
+        (ConnectionRefusedError(), None, "cannot connect to example.org:5671: connection refused"),
         (socket.gaierror(), None, "host name example.org cannot be resolved"),
         (ssl.SSLError(1, "WRONG_VERSION"), None, "TLS with example.org:5671 failed"),
         (ValueError("s3cret"), None, "cannot be reached (ValueError)"),

@@ -112,7 +112,7 @@ async def test_too_many_overdue_answers_cost_the_channel(
     time.advance(1)
     await given_up(publisher, "a")
     await eventually(lambda: len(link.channels) == 2, deadline=2.0)
-    assert link.channels[0].abandoned == "the broker owes the answers for 4 messages since 60 s"
+    assert link.channels[0].abandoned == "4 messages unconfirmed for more than 60 s"
     await given_up(publisher, "a")
     assert len(link.channels[1].sent) == 1
     assert b"x-copy" not in link.channels[1].sent[0]
@@ -140,4 +140,4 @@ async def test_who_waits_when_the_channel_is_opened_anew_hears_of_it_at_once(
     await given_up(publisher, "c")
     (told,) = await asyncio.wait_for(waits, 2)
     assert (told.outcome, told.channel_closed) == (Outcome.UNKNOWN, False)
-    assert told.detail == "the broker owes the answers for 1 messages since 60 s"
+    assert told.detail == "1 message unconfirmed for more than 60 s"

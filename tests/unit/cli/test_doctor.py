@@ -267,9 +267,9 @@ def test_an_absent_database_and_broker(shell: Shell, parts: Parts) -> None:
 
 
 def test_a_database_that_takes_no_writes(shell: Shell, parts: Parts) -> None:
-    parts.database.refuses = Unavailable("the database takes no writes: it is read-only")
+    parts.database.refuses = Unavailable("the database does not accept writes: it is read-only")
     (found,) = checks(shell, 1)["database"]
-    assert (found.status, "takes no writes" in found.detail) == ("fail", True)
+    assert (found.status, "does not accept writes" in found.detail) == ("fail", True)
 
 
 def test_a_clock_that_went_back(shell: Shell, parts: Parts) -> None:
@@ -566,7 +566,7 @@ def test_what_a_node_lacks_that_only_starts_or_stops_is_no_fault(
     parts.broker.counts["cmd.registerApp"] = (31, 0)
     parts.facts = JobFacts(unbegun={"letters": 2}, causes={"letters": ("nobody is there", "start one")})
     found = checks(shell, 0)
-    wait = "wait until it has, and look again"
+    wait = "wait for them, then check again"
     (api,), (queue,), (jobs,) = found["API"], found["queues"], found["jobs"]
     assert (api.status, api.fix) == ("warn", wait)
     assert api.detail == f"http://127.0.0.1:8080 is {phase}: {component}: so; Broker: no"

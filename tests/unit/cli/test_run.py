@@ -171,10 +171,10 @@ def test_the_next_dev_knows_the_one_that_was_killed(shell: Shell, runtime: Runti
     shell("dev")
     shell("dev")
     life.write_bytes(left[0])
-    runtime.notes = ("the last dev was killed at work: 1 job begins anew",)
+    runtime.notes = ("the previous `orchestrix dev` was killed with jobs running: 1 job restarted",)
     answer = shell("dev")
     assert [call.former for call in runtime.calls] == [None, None, PreviousDev("node-1", cut_off)]
-    assert "Note      the last dev was killed at work: 1 job begins anew" in answer.out
+    assert "Note      the previous `orchestrix dev` was killed with jobs running: 1 job restarted" in answer.out
     assert not life.exists()
 
 

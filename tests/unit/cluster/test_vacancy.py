@@ -43,8 +43,8 @@ async def test_nobody_for_two_leases_is_trouble_until_somebody_leads(
     assert vacancy.trouble() is None
     await vacancy.start()
     try:
-        await eventually(lambda: "nobody has led the cluster" in (vacancy.trouble() or ""), deadline=10)
-        await eventually(lambda: "nobody has led the cluster" in caplog.text, deadline=10)
+        await eventually(lambda: "the cluster has had no leader" in (vacancy.trouble() or ""), deadline=10)
+        await eventually(lambda: "the cluster has had no leader" in caplog.text, deadline=10)
         stop = asyncio.Event()
 
         async def lead() -> None:
@@ -58,7 +58,7 @@ async def test_nobody_for_two_leases_is_trouble_until_somebody_leads(
         await leading
     finally:
         await vacancy.stop()
-    assert caplog.text.count("nobody has led the cluster") == 1
+    assert caplog.text.count("the cluster has had no leader") == 1
 
 
 async def test_an_emptied_table_is_a_vacancy(database: Database) -> None:

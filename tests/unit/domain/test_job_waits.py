@@ -12,6 +12,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers, overdue, unserved, waits_for
 from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, JobRow
 from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.quantities import duration
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=6)
@@ -33,23 +34,23 @@ DISPATCHED = rules.dispatched(pending(timeout_ms=5000), "h1", NOW).job
 
 
 CREWS = [
-    (QueueWorkers(stopping=1), "the last worker of queue reports is stopping: start another with "),
-    (QueueWorkers(0, 1, stopping=2), "the last 2 workers of queue reports are stopping: start another with "),
-    (QueueWorkers(), "no worker that serves queue reports is heard of: start one with "),
+    (QueueWorkers(stopping=1), "queue reports: the last worker is stopping: start another with "),
+    (QueueWorkers(0, 1, stopping=2), "queue reports: the last 2 workers are stopping: start another with "),
+    (QueueWorkers(), "no worker serves queue reports: start one with "),
     (
         QueueWorkers(1, 2, 12.7),
-        "the one worker of queue reports, heard of 12 s ago, is busy, stands still, or does not get it: start more"
+        "queue reports: its only worker (last heartbeat 12 s ago) is busy, hangs or does not receive it: start more"
         " with ",
     ),
     (
         QueueWorkers(3, 0, 0.5),
-        "each of the 3 workers of queue reports, the last one heard of 0 s ago, is busy, stands still, or does not"
-        " get it: start more with ",
+        "queue reports: each of its 3 workers (last heartbeat 0 s ago) is busy, hangs or does not receive it: start"
+        " more with ",
     ),
-    (QueueWorkers(0, 1), "the one worker of queue reports that was there is not heard any more: start one with "),
+    (QueueWorkers(0, 1), "queue reports: the only worker sends no heartbeats any more: start one with "),
     (
         QueueWorkers(0, 2),
-        "each of the 2 workers of queue reports that was there is not heard any more: start one with ",
+        "queue reports: all 2 workers send no heartbeats any more: start one with ",
     ),
 ]
 
@@ -63,10 +64,10 @@ def test_a_queue_and_a_job_of_it_tell_the_same(crew: QueueWorkers, says: str) ->
 
 
 def test_of_a_queue_nothing_is_told_that_no_leader_knows() -> None:
-    unled = "no leader elected, so nobody knows which workers are there"
+    unled = "no leader elected (worker heartbeats are not recorded)"
     assert unserved("reports", NOW, around(QueueWorkers(), None)) == (unled, "orchestrix serve")
     cause, fix = unserved("reports", NOW, around(QueueWorkers(), timedelta(seconds=3)))
-    assert cause == "the leader has only begun 3 s ago, and has yet to hear which workers are there"
+    assert cause == "the leader started 3 s ago and has not received worker heartbeats yet"
     assert fix.startswith("wait")
 
 
@@ -75,13 +76,15 @@ def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: QueueWorker
     sentence = f"{says}`orchestrix worker --job-queue reports`"
     assert waits_for(DISPATCHED, LATER, around(crew)) == sentence
     ending = overdue(DISPATCHED, crew)
-    message = f"its time was over before any worker had begun it: {sentence}"
+    message = f"timed out before a worker started it: {sentence}"
     assert (ending.state, ending.error, ending.counts) == (TIMED_OUT, {"type": "Timeout", "message": message}, True)
 
 
 def test_one_that_was_begun_ends_as_any_other() -> None:
     begun = replace(DISPATCHED, state=RUNNING)
-    assert overdue(begun, QueueWorkers()) == rules.ATTEMPT_OVERDUE
+    ending = replace(rules.ATTEMPT_OVERDUE, error={"type": "Timeout", "message": "timed out after 5 s"})
+    assert overdue(begun, QueueWorkers()) == ending
+    assert overdue(replace(begun, timeout_ms=None), QueueWorkers()) == rules.ATTEMPT_OVERDUE
     assert waits_for(begun, LATER, around()) is None
 
 
@@ -92,38 +95,37 @@ BEGUN = replace(DISPATCHED, state=RUNNING, worker_id="w-1", worker_beat_at=NOW, 
     ("job", "seconds", "crew", "says"),
     [
         (BEGUN, 15, QueueWorkers(), None),
-        (BEGUN, 16, QueueWorkers(1), "at 12:00:30 UTC this attempt counts as lost, and another one begins"),
+        (BEGUN, 16, QueueWorkers(1), "at 12:00:30 UTC this attempt counts as lost and is retried"),
         (
             BEGUN,
             16,
             QueueWorkers(0, 1),
-            "at 12:00:30 UTC this attempt counts as lost, and another one is sent, but the one worker of queue reports"
-            " that was there is not heard any more: start one with `orchestrix worker --job-queue reports`",
+            "at 12:00:30 UTC this attempt counts as lost and is retried, but queue reports: the only worker sends"
+            " no heartbeats any more: start one with `orchestrix worker --job-queue reports`",
         ),
         (
             replace(BEGUN, retries=0),
             34,
             QueueWorkers(1),
-            "at 12:00:30 UTC this attempt counts as lost, and the job has failed, for no retries are left",
+            "at 12:00:30 UTC this attempt counts as lost and the job fails (no retries left)",
         ),
         (
             BEGUN,
             36,
             QueueWorkers(1),
-            "once a node that lives has listened for 30 s to what it may have said this attempt counts as lost, and"
-            " another one begins",
+            "once a live node has listened for 30 s, this attempt counts as lost and is retried",
         ),
         (
             replace(BEGUN, taken_at=NOW + timedelta(seconds=45)),
             60,
             QueueWorkers(1),
-            "at 12:01:15 UTC this attempt counts as lost, and another one begins",
+            "at 12:01:15 UTC this attempt counts as lost and is retried",
         ),
         (
             replace(BEGUN, cancel_reason="unwanted"),
             20,
             QueueWorkers(1),
-            "at 12:00:30 UTC this attempt counts as lost, and the job as cancelled",
+            "at 12:00:30 UTC this attempt counts as lost and the job is CANCELLED",
         ),
     ],
 )
@@ -131,31 +133,31 @@ def test_one_whose_worker_is_silent_says_since_when_and_what_follows(
     job: JobRow, seconds: int, crew: QueueWorkers, says: str | None
 ) -> None:
     found = waits_for(job, NOW + timedelta(seconds=seconds), around(crew))
-    silent = f"its worker w-1 has not been heard for {seconds} s: "
+    silent = f"no heartbeat from its worker w-1 for {duration(seconds)}: "
     assert found == (None if says is None else silent + says)
 
 
 @pytest.mark.parametrize(
     ("more", "when"),
     [
-        ({"is_read": False}, "once a node that lives has listened for 30 s to what it may have said"),
+        ({"is_read": False}, "once a live node has listened for 30 s,"),
         ({"led": timedelta(seconds=-15)}, "at 12:00:45 UTC"),
     ],
     ids=["its owner is gone too", "the leader is new"],
 )
 def test_no_silence_counts_that_nobody_could_have_heard(more: dict[str, Any], when: str) -> None:
     found = waits_for(BEGUN, NOW + timedelta(seconds=20), around(QueueWorkers(1), **more))
-    silent = "its worker w-1 has not been heard for 20 s"
-    assert found == f"{silent}: {when} this attempt counts as lost, and another one begins"
+    silent = "no heartbeat from its worker w-1 for 20 s"
+    assert found == f"{silent}: {when} this attempt counts as lost and is retried"
 
 
 @pytest.mark.parametrize(
     ("crew", "says"),
     [
-        (QueueWorkers(1), "no node reads just now whether a worker has begun it: wait, one that lives takes that over"),
+        (QueueWorkers(1), "its owner node is gone: wait, another node takes it over"),
         (
             QueueWorkers(),
-            "no worker that serves queue reports is heard of: start one with `orchestrix worker --job-queue reports`",
+            "no worker serves queue reports: start one with `orchestrix worker --job-queue reports`",
         ),
     ],
 )
@@ -167,34 +169,34 @@ def test_no_worker_is_called_busy_that_may_have_said_otherwise(crew: QueueWorker
 @pytest.mark.parametrize("led", [None, timedelta(hours=1)])
 def test_without_a_broker_nothing_else_is_blamed(job: JobRow, led: timedelta | None) -> None:
     found = waits_for(job, NOW + timedelta(seconds=20), around(QueueWorkers(0, 1), led=led), "low on memory")
-    assert found == "the broker cannot be used (low on memory): bring it back, nothing else is lost"
+    assert found == "RabbitMQ is unreachable (low on memory): restart the broker; no data is lost"
 
 
 @pytest.mark.parametrize("job", [pending(), DISPATCHED, BEGUN])
 def test_without_a_leader_nothing_else_is_blamed(job: JobRow) -> None:
     found = waits_for(job, NOW + timedelta(seconds=20), around(QueueWorkers(0, 1), led=None))
     assert found is not None
-    assert found.startswith("no leader elected, so nobody ")
+    assert found.startswith("no leader elected (")
 
 
 @pytest.mark.parametrize(
     ("job", "led", "crew", "says"),
     [
-        (pending(), 3, QueueWorkers(), "the leader has only begun 3 s ago, and sends it soon"),
-        (pending(), 5.1, QueueWorkers(), "it has not been sent yet: "),
+        (pending(), 3, QueueWorkers(), "the leader started 3 s ago and will dispatch it soon"),
+        (pending(), 5.1, QueueWorkers(), "not dispatched yet: "),
         (
             DISPATCHED,
             9,
             QueueWorkers(0, 1),
-            "the leader has only begun 9 s ago, and has yet to hear which workers are there",
+            "the leader started 9 s ago and has not received worker heartbeats yet",
         ),
-        (DISPATCHED, 9, QueueWorkers(1), "the one worker of queue reports, "),
-        (DISPATCHED, 15, QueueWorkers(), "no worker that serves queue reports is heard of: "),
+        (DISPATCHED, 9, QueueWorkers(1), "queue reports: its only worker ("),
+        (DISPATCHED, 15, QueueWorkers(), "no worker serves queue reports: "),
         (
             BEGUN,
             9,
             QueueWorkers(0, 1),
-            "another one is sent, but the leader has only begun 9 s ago, and has yet to hear",
+            "is retried, but the leader started 9 s ago and has not received",
         ),
     ],
 )
@@ -209,7 +211,7 @@ def test_a_leader_that_has_only_just_begun_blames_nobody(
 @pytest.mark.parametrize(
     ("job", "says"),
     [
-        (pending(), "a part of jobs.max_live before workers begin them, and no worker that serves queue reports is"),
+        (pending(), "a part of jobs.max_live before workers start its jobs, and no worker serves queue reports"),
         (pending(wake_at=HELD_WAKE_AT), "another run of its schedule"),
         (pending(wake_at=LATER), None),
         (pending(state=FAILED, wake_at=None), None),
@@ -226,12 +228,12 @@ def test_a_moment_is_no_wait() -> None:
 
 
 def test_what_is_served_waits_for_its_turn() -> None:
-    assert "as many jobs are open as may be (jobs.max_live)" in str(
+    assert "the limit of open jobs (jobs.max_live) is reached" in str(
         waits_for(pending(), LATER, around(QueueWorkers(1)))
     )
 
 
 def test_an_order_that_is_in_no_queue_is_told() -> None:
     told = str(waits_for(DISPATCHED, NOW + timedelta(minutes=1), around(QueueWorkers(1), is_empty=True)))
-    assert "its order is in no queue" in told
-    assert "sent again within 60 s" in told
+    assert "its dispatch is in no queue" in told
+    assert "resent within 1 min" in told

@@ -52,7 +52,7 @@ def test_instances_that_nobody_could_run_are_a_contradiction() -> None:
 
 def test_what_is_gone_in_the_next_version_is_counted_and_no_contradiction() -> None:
     found = {one.detail.split(" ")[0]: one for one in checked([SECOND], [FIRST])}
-    assert found["state"].detail == "state PACKING is gone in version 2: they keep it"
+    assert found["state"].detail == "state PACKING was removed in version 2: they keep it"
     assert found["state"].count == 3
     assert {what: one.count for what, one in found.items()} == {"state": 3, "step": 5, "command": 5, "event": 5}
     assert "cmd.pack, cmd.unpack" in found["command"].detail

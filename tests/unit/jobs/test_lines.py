@@ -39,7 +39,7 @@ def test_all_is_kept_up_to_the_cap() -> None:
 def test_the_first_line_above_it_says_so_and_the_rest_is_dropped(cap: LogLimit) -> None:
     job, found = kept(JOB, LINES, cap, NOW)
     assert [(one.seq, one.level) for one in found] == [*[(seq, "info") for seq in range(2, 6)], (6, "warning")]
-    assert "the log ends here" in found[-1].message
+    assert "log truncated" in found[-1].message
     assert (job.log_cut, job.version, job.state, job.updated_at) == (1, JOB.version + 1, RUNNING, NOW)
     assert kept(job, LINES, cap, NOW) == (job, []), "it is said once, and the job goes on"
 

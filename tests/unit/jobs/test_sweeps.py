@@ -103,7 +103,7 @@ async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
 
 
 async def look_at_owners(desk: Desk) -> tuple[float, float]:
-    """Looks for jobs whose owner is gone, and for such as have none; in how many seconds again."""
+    """Looks for orphan detector, and for such as have none; in how many seconds again."""
     orphanage = OrphanJobDetector(desk.office, desk.broker, every=LIMIT)
     return await orphanage.orphans(), await orphanage.unowned()
 

@@ -150,7 +150,7 @@ async def test_whatever_the_question_raises_is_no_answer(
     await rig.read(0, 0)
     rig.trouble = None
     await rig.read(1, 1)
-    told = [one.message for one in caplog.records if "counts as no answer" in one.message]
+    told = [one.message for one in caplog.records if "counted as no answer" in one.message]
     assert len(told) == (1 if isinstance(trouble, OSError) else 0), told
 
 

@@ -17,7 +17,7 @@ BREW = Saga(
         Step("boil", "BOILING", job=Job("boil"), event="evt.boiled", then=COMPLETED, undo=LAST),
     ),
 )
-ON_ITS_WAY = "may be at work: a success counts at once, and "
+ON_ITS_WAY = "may be running: a success counts at once"
 
 
 def paused(*done: str) -> Run:
@@ -31,13 +31,13 @@ def told(run: Run) -> str:
 
 
 def test_what_follows_waits() -> None:
-    assert told(paused()) == f" The step {ON_ITS_WAY}what follows waits for `resume`."
+    assert told(paused()) == f" The step {ON_ITS_WAY}; the next step waits for `resume`."
 
 
 def test_the_last_step_completes_a_paused_saga() -> None:
     run = paused("mash")
-    there = "a success counts at once, and completes the saga, for this is its last step."
-    assert told(run) == f" Its job may be at work: {there}"
+    there = "a success counts at once and completes the saga (this is its last step)."
+    assert told(run) == f" Its job may be running: {there}"
     run.done("boil")
     assert (run.state, run.instance.blocker) == (COMPLETED, None)
 
@@ -47,7 +47,7 @@ def test_so_does_one_behind_which_all_moves_are_made_at_once() -> None:
     saga = Saga("brew", (step,), immediate={"MASHED": "COOLED", "COOLED": COMPLETED})
     run = Run(saga)
     run.asks(SagaAction.PAUSE)
-    assert still_coming(saga, run.instance).endswith("and completes the saga, for this is its last step.")
+    assert still_coming(saga, run.instance).endswith("and completes the saga (this is its last step).")
     run.done("mash")
     assert (run.state, run.instance.blocker) == (COMPLETED, None)
 
@@ -56,7 +56,7 @@ def test_the_last_undo_ends_a_paused_saga() -> None:
     run = Run(BREW, "mash")
     run.fails(FOR_GOOD)
     run.asks(SagaAction.PAUSE)
-    assert told(run) == f" The undo {ON_ITS_WAY}with it all is undone and the saga has failed."
+    assert told(run) == f" The undo {ON_ITS_WAY} and ends the undo; the saga is then FAILED."
     run.undone("mash")
     assert (run.state, run.instance.blocker) == ("FAILED", None)
 

@@ -49,7 +49,7 @@ def test_it_is_said_once_a_minute(time: Shifted, caplog: pytest.LogCaptureFixtur
         quota.room()
         time.advance(1)
     assert len(caplog.records) == 1
-    assert quota.trouble() == "more than 60 dead letters came in a minute: the others stay in their queues"
+    assert quota.trouble() == "more than 60 dead letters in a minute: the others stay in their queues"
     time.advance(61)
     assert quota.trouble() is None
     quota.take(quota.room() + 1)

@@ -82,7 +82,7 @@ def test_what_the_broker_has_taken_back_is_forgotten(time: Shifted) -> None:
     unkept = RetryBuffer(MOST)
     unkept.failed(delivery(1), BUG)
     unkept.failed(delivery(1, b"y", session=2), BUG)
-    assert unkept.trouble() == "2 dead letters cannot be kept and stay with the broker: see the log"
+    assert unkept.trouble() == "cannot store 2 dead letters (kept by the broker): see the log"
     time.advance(RETRY_DELAY_LIMIT_S)
     assert [one.session for one in unkept.due(lambda one: one.session == 2)] == [2]
     assert unkept.due(lambda _: False) == []
@@ -95,8 +95,8 @@ def test_it_is_told_once_a_minute(time: Shifted, caplog: pytest.LogCaptureFixtur
         unkept.failed(delivery(tag, b"%d" % tag), BUG)
         time.advance(1.0)
     assert caplog.messages == [
-        "1 dead letter cannot be kept, the last one of q.dead",
-        "61 dead letters cannot be kept, the last one of q.dead",
+        "cannot store 1 dead letter, the last one from q.dead",
+        "cannot store 61 dead letters, the last one from q.dead",
     ]
     assert caplog.records[0].exc_info
 

@@ -149,7 +149,7 @@ def test_a_wait_can_have_a_limit_of_its_own() -> None:
     run.expires(waiting=FAR)
     waits(run, 5)
     run.expires(waiting=FAR)
-    assert run.rows[-1] == ("FLYING", "FAILED", "QueueTimeout: no worker has begun cmd.flight within 25 s")
+    assert run.rows[-1] == ("FLYING", "FAILED", "QueueTimeout: no worker started cmd.flight within 25 s")
     assert run.types == ["flight"], "it is not tried again, and there is nothing to undo"
     assert run.instance.progress.refused == ("flight",)
 
@@ -197,7 +197,7 @@ def test_an_undo_has_such_a_limit_too() -> None:
     run.expires(waiting=FAR)
     run.expires(waiting=FAR)
     assert (run.state, run.instance.blocker) == ("COMPENSATION_FAILED", "undo_failed")
-    assert run.rows[-1][2] == "QueueTimeout: no worker has begun cmd.drop-flight within 15 s"
+    assert run.rows[-1][2] == "QueueTimeout: no worker started cmd.drop-flight within 15 s"
 
 
 def test_the_run_s_own_time_ends_the_wait() -> None:
@@ -223,7 +223,7 @@ def test_a_job_waits_in_a_queue_of_its_own() -> None:
 
 
 def test_the_begin_of_every_step_is_no_success() -> None:
-    with pytest.raises(DefinitionError, match=r"evt\.stepStarted is the begin of every step"):
+    with pytest.raises(DefinitionError, match=r"evt\.stepStarted is the start of every step"):
         Saga("x", steps=(step(event="evt.stepStarted"),))
 
 

@@ -47,7 +47,7 @@ def test_it_goes_on_with_its_command(how: object) -> None:
 
 def test_it_is_told_so() -> None:
     run = park(Run())
-    assert run.rows[-1][2] == "cloned: this is a copy of its database, and the original goes on with it"
+    assert run.rows[-1][2] == "cloned: this database is a copy; the original continues the work"
 
 
 def test_what_can_be_done() -> None:

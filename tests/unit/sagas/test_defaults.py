@@ -187,13 +187,13 @@ class Frozen(BaseModel):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (Odd, "Odd.thing is no JSON"),
-        (Login, r'Login.password does not come back from JSON as it was, but as "\*+"'),
-        (Raw, "Raw.raw is no JSON"),
-        (Own, "Own.token does not come back"),
-        (Deep, "Login.password does not come back"),
-        (Infinite, "Infinite.most is no JSON"),
-        (Frozen, "Frozen.password does not come back"),
+        (Odd, "Odd.thing is not JSON"),
+        (Login, r'Login.password comes back from JSON differently, as "\*+"'),
+        (Raw, "Raw.raw is not JSON"),
+        (Own, "Own.token comes back from JSON differently"),
+        (Deep, "Login.password comes back from JSON differently"),
+        (Infinite, "Infinite.most is not JSON"),
+        (Frozen, "Frozen.password comes back from JSON differently"),
     ],
 )
 def test_a_default_that_handlers_would_get_as_something_else_is_refused_at_the_definition(
@@ -395,7 +395,5 @@ class House(BaseModel):
 
 
 def test_data_that_its_defaults_make_too_large_are_refused() -> None:
-    with pytest.raises(
-        InvalidDataError, match="with the defaults of the model it has more than 1048576 bytes: send less"
-    ):
+    with pytest.raises(InvalidDataError, match="with the defaults of the model it exceeds 1048576 bytes: send less"):
         begun(Saga("house", (step(),), data=House), {"beds": [{}] * 20_000})

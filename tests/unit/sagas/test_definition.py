@@ -43,12 +43,18 @@ def undone(**changes: Any) -> Saga:
 
 WRONG: dict[str, tuple[Callable[[], Saga], str]] = {
     "no step": (lambda: Saga("x", ()), "saga 'x': has no step"),
-    "empty name": (lambda: Saga("", (step(),)), "a name is [a-z]"),
-    "name in capitals": (lambda: Saga("Order", (step(),)), "saga 'Order': a name is [a-z][a-z0-9_-]*"),
-    "name with a line break": (lambda: Saga("order\n", (step(),)), "a name is [a-z]"),
+    "empty name": (lambda: Saga("", (step(),)), "a name must be [a-z]"),
+    "name in capitals": (lambda: Saga("Order", (step(),)), "saga 'Order': a name must be [a-z][a-z0-9_-]*"),
+    "name with a line break": (lambda: Saga("order\n", (step(),)), "a name must be [a-z]"),
     "name too long": (lambda: Saga("x" * 41, (step(),)), "at most 40 characters"),
-    "step name": (lambda: Saga("x", (step("a b", command="cmd.a", event="evt.a"),)), "step 'a b': a step's name is"),
-    "step name with a colon": (lambda: Saga("x", (step("a:b", command="cmd.a", event="evt.a"),)), "a step's name is"),
+    "step name": (
+        lambda: Saga("x", (step("a b", command="cmd.a", event="evt.a"),)),
+        "step 'a b': a step's name must be",
+    ),
+    "step name with a colon": (
+        lambda: Saga("x", (step("a:b", command="cmd.a", event="evt.a"),)),
+        "a step's name must be",
+    ),
     "state in small letters": (lambda: Saga("x", (step(state="new"),)), "state 'new' must be [A-Z]"),
     "state too long": (lambda: Saga("x", (step(state="S" * 41),)), "at most 40 characters"),
     "reserved first state": (lambda: Saga("x", (step(state="COMPENSATING"),)), "state COMPENSATING is reserved"),
@@ -65,8 +71,8 @@ WRONG: dict[str, tuple[Callable[[], Saga], str]] = {
     "command is an event": (lambda: Saga("x", (step(command="evt.work"),)), "must be cmd. and a name"),
     "command is a pattern": (lambda: Saga("x", (step(command="cmd.*"),)), "must be cmd. and a name"),
     "command too long": (lambda: Saga("x", (step(command="cmd." + "a" * 101),)), "must be cmd. and a name"),
-    "command of dead letters": (lambda: Saga("x", (step(command="cmd.a.dead"),)), "share its queue with dead letters"),
-    "event of dead letters": (lambda: Saga("x", (step(event="evt.a.dead"),)), "share its queue with dead letters"),
+    "command of dead letters": (lambda: Saga("x", (step(command="cmd.a.dead"),)), "named like a dead-letter queue"),
+    "event of dead letters": (lambda: Saga("x", (step(event="evt.a.dead"),)), "named like a dead-letter queue"),
     "event without prefix": (lambda: Saga("x", (step(event="done"),)), "event 'done' must be evt. and a name"),
     "event of failure": (lambda: Saga("x", (step(event="evt.stepFailed"),)), "cannot be a success"),
     "no undo": (lambda: Saga("x", (step(undo=None),)), "undo=Compensation(...) or NothingToUndo('why')"),
@@ -80,20 +86,23 @@ WRONG: dict[str, tuple[Callable[[], Saga], str]] = {
     "negative time": (lambda: Saga("x", (step(timeout=timedelta(seconds=-1)),)), "timeout must be from 1 ms"),
     "less than the wire can say": (lambda: Saga("x", (step(timeout=timedelta(microseconds=999)),)), "from 1 ms"),
     "more than a calendar holds": (lambda: Saga("x", (step(timeout=timedelta.max),)), "to ten years"),
-    "never tried": (lambda: Saga("x", (step(retry=RetryPolicy(attempts=0)),)), "it is from 1 to 1000"),
-    "retry waits backwards": (lambda: Saga("x", (step(retry=RetryPolicy(base=timedelta(-1))),)), "base and cap"),
+    "never tried": (lambda: Saga("x", (step(retry=RetryPolicy(attempts=0)),)), "use 1 to 1000"),
+    "retry waits backwards": (
+        lambda: Saga("x", (step(retry=RetryPolicy(base=timedelta(-1))),)),
+        "base must not exceed cap",
+    ),
     "cap of a century": (
         lambda: Saga("x", (step(retry=RetryPolicy(cap=timedelta(days=36500))),)),
-        "from nothing to ten years",
+        "from 0 to ten years",
     ),
-    "undo never tried": (lambda: undone(retry=RetryPolicy(attempts=0)), "attempts counts the first one"),
+    "undo never tried": (lambda: undone(retry=RetryPolicy(attempts=0)), "the first attempt counts"),
     "undo's cap under base": (
         lambda: undone(retry=RetryPolicy(cap=timedelta(0))),
-        "base and cap must be in this order",
+        "base must not exceed cap",
     ),
     "no time for the run": (lambda: Saga("x", (step(),), timeout=timedelta(0)), "saga 'x': the timeout must be from"),
     "too much for the run": (lambda: Saga("x", (step(),), timeout=timedelta.max), "from 1 ms to ten years"),
-    "cap under base": (lambda: Saga("x", (step(retry=RetryPolicy(cap=timedelta(0))),)), "base and cap"),
+    "cap under base": (lambda: Saga("x", (step(retry=RetryPolicy(cap=timedelta(0))),)), "base must not exceed cap"),
     "two steps of one name": (
         lambda: two({}, {"name": "one", "command": "cmd.b", "event": "evt.b"}),
         "name one belongs",
@@ -102,13 +111,16 @@ WRONG: dict[str, tuple[Callable[[], Saga], str]] = {
     "command owned twice": (lambda: two({}, {"command": "cmd.one"}), "command cmd.one belongs to more than one step"),
     "event owned twice": (lambda: two({}, {"event": "evt.oneDone"}), "event evt.oneDone belongs to more than one step"),
     "undo owned twice": (lambda: two({"undo": UNDO}, {"undo": UNDO}), "command cmd.undo belongs to more than one step"),
-    "unreachable step": (lambda: two({"then": COMPLETED}, {}), "saga 'x': no move leads to B"),
-    "unreachable immediate": (lambda: Saga("x", (step(),), {"LOST": "A"}), "no move leads to LOST"),
-    "dead end": (lambda: Saga("x", (step(then="B"),)), "nothing leads on from B: give it a step or an immediate move"),
+    "unreachable step": (lambda: two({"then": COMPLETED}, {}), "saga 'x': no transition leads to B"),
+    "unreachable immediate": (lambda: Saga("x", (step(),), {"LOST": "A"}), "no transition leads to LOST"),
+    "dead end": (lambda: Saga("x", (step(then="B"),)), "B has no transition: add a step or an immediate one"),
     "cycle of steps": (lambda: two({}, {"then": "A"}), "A is reached twice, so the saga would never end"),
     "step to itself": (lambda: Saga("x", (step(then="A"),)), "A is reached twice"),
     "cycle of immediate moves": (lambda: Saga("x", (step(then="B"),), {"B": "C", "C": "B"}), "B is reached twice"),
-    "waits and moves on": (lambda: Saga("x", (step(),), {"A": "B"}), "A cannot wait for a step and move on at once"),
+    "waits and moves on": (
+        lambda: Saga("x", (step(),), {"A": "B"}),
+        "A cannot both wait for a step and move on immediately",
+    ),
     "immediate from an end": (lambda: Saga("x", (step(),), {COMPLETED: "A"}), "state COMPLETED is reserved"),
     "immediate to failed": (lambda: Saga("x", (step(then="B"),), {"B": FAILED}), "state FAILED is reserved"),
     "immediate misspelt": (lambda: Saga("x", (step(then="B"),), {"B": "c"}), "state 'c' must be [A-Z]"),
@@ -131,7 +143,7 @@ def test_a_wrong_saga_stops_the_import_of_its_module(tmp_path: Path) -> None:
     code = f"import sys; sys.path.append({str(tmp_path)!r}); import broken"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert ended.returncode == 1
-    assert "DefinitionError: saga 's', step 'a': say how it is undone" in ended.stderr
+    assert "DefinitionError: saga 's', step 'a': undo is required" in ended.stderr
 
 
 def test_smallest_saga() -> None:
@@ -259,7 +271,7 @@ def test_a_model_whose_own_code_fails_refuses_the_data() -> None:
     assert priced.check({"city": "Rome"}) == {"city": "Rome"}
     with pytest.raises(InvalidDataError) as refused:
         priced.check({"city": "Atlantis"})
-    said = "data: the model Priced cannot check it, for its own code fails: KeyError: 'Atlantis'"
+    said = "data: the model Priced cannot check it: its own code failed with KeyError: 'Atlantis'"
     assert str(refused.value) == said
     assert isinstance(refused.value.__cause__, KeyError)
 
@@ -278,7 +290,7 @@ class Stopping(BaseModel):
 
 
 def test_a_model_that_raises_what_is_no_exception_refuses_the_data() -> None:
-    with pytest.raises(InvalidDataError, match="its own code fails: Stop: enough"):
+    with pytest.raises(InvalidDataError, match="its own code failed with Stop: enough"):
         Saga("x", (step(),), data=Stopping).check({})
 
 

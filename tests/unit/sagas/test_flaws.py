@@ -69,36 +69,36 @@ async def waits() -> int:
 WRONG: list[tuple[Callable[[], dict[Any, Any]], str]] = [
     (
         lambda: {"a": datetime(2026, 1, 1, tzinfo=UTC)},
-        "['a'] is a datetime, which JSON does not hold: give its .isoformat()",
+        "['a'] is a datetime, which JSON cannot hold: give its .isoformat()",
     ),
-    (lambda: {"a": date(2026, 1, 1)}, "['a'] is a date, which JSON does not hold: give its .isoformat()"),
-    (lambda: {"a": time(1)}, "['a'] is a time, which JSON does not hold: give its .isoformat()"),
-    (lambda: {"a": timedelta(1)}, "['a'] is a timedelta, which JSON does not hold: give its .total_seconds()"),
-    (lambda: {"a": Decimal("1.5")}, "['a'] is a Decimal, which JSON does not hold: give str(…) of it"),
-    (lambda: {"a": UUID(int=1)}, "['a'] is a UUID, which JSON does not hold: give str(…) of it"),
-    (lambda: {"a": Path("/")}, "Path, which JSON does not hold: give str(…) of it"),
-    (lambda: {"a": b"x"}, "['a'] is a bytes, which JSON does not hold: give a text, as of .decode() or base64"),
-    (lambda: {"a": Colour.RED}, "['a'] is a Colour, which JSON does not hold: give its .value"),
-    (lambda: {"a": Trip(city="Rome")}, 'is a Trip, which JSON does not hold: give its .model_dump(mode="json")'),
-    (lambda: {"a": Seat(1)}, "['a'] is a Seat, which JSON does not hold: give dataclasses.asdict(…) of it"),
-    (lambda: {"a": ValueError("x")}, "['a'] is a ValueError, which JSON does not hold: give str(…) of it"),
-    (lambda: {"a": MappingProxyType({})}, "['a'] is a mappingproxy, which JSON does not hold: give dict(…) of it"),
-    (lambda: {"a": {1}}, "['a'] is a set, which JSON does not hold: give sorted(…) of it"),
-    (lambda: {"a": deque([1])}, "['a'] is a deque, which JSON does not hold: give list(…) of it"),
-    (lambda: {"a": range(3)}, "['a'] is a range, which JSON does not hold: give list(…) of it"),
-    (lambda: {"a": Fraction(1, 3)}, "['a'] is a Fraction, which JSON does not hold: give int(…) or float(…) of it"),
-    (lambda: {"a": object()}, "['a'] is an object, which JSON does not hold: give a text, a number, a list or a dict"),
-    (lambda: {"a": waits()}, "['a'] is a coroutine, for an await is missing: give await … of it"),
-    (lambda: {"a": float("inf")}, "['a'] is inf, which is no number in JSON: give None, or leave it out"),
-    (lambda: {"a": -float("inf")}, "['a'] is -inf, which is no number in JSON"),
-    (lambda: {"a": 10**5000}, "['a'] is a number that has more than 4300 digits: give it as a text"),
-    (lambda: {"a": "\0"}, "['a'] is a text that has a NUL character or half of a surrogate pair: leave it out"),
-    (lambda: {"\ud800": 1}, "it has the key '\\ud800' with a NUL character or half of a surrogate pair"),
-    (lambda: {"a": {None: 1}}, "['a'] has the key None, None, and keys are texts in JSON: give str(…) of it"),
-    (lambda: {True: 1}, "it has the key True, a bool, and keys are texts in JSON"),
+    (lambda: {"a": date(2026, 1, 1)}, "['a'] is a date, which JSON cannot hold: give its .isoformat()"),
+    (lambda: {"a": time(1)}, "['a'] is a time, which JSON cannot hold: give its .isoformat()"),
+    (lambda: {"a": timedelta(1)}, "['a'] is a timedelta, which JSON cannot hold: give its .total_seconds()"),
+    (lambda: {"a": Decimal("1.5")}, "['a'] is a Decimal, which JSON cannot hold: give str(…) of it"),
+    (lambda: {"a": UUID(int=1)}, "['a'] is a UUID, which JSON cannot hold: give str(…) of it"),
+    (lambda: {"a": Path("/")}, "Path, which JSON cannot hold: give str(…) of it"),
+    (lambda: {"a": b"x"}, "['a'] is a bytes, which JSON cannot hold: give a string, e.g. by .decode() or base64"),
+    (lambda: {"a": Colour.RED}, "['a'] is a Colour, which JSON cannot hold: give its .value"),
+    (lambda: {"a": Trip(city="Rome")}, 'is a Trip, which JSON cannot hold: give its .model_dump(mode="json")'),
+    (lambda: {"a": Seat(1)}, "['a'] is a Seat, which JSON cannot hold: give dataclasses.asdict(…) of it"),
+    (lambda: {"a": ValueError("x")}, "['a'] is a ValueError, which JSON cannot hold: give str(…) of it"),
+    (lambda: {"a": MappingProxyType({})}, "['a'] is a mappingproxy, which JSON cannot hold: give dict(…) of it"),
+    (lambda: {"a": {1}}, "['a'] is a set, which JSON cannot hold: give sorted(…) of it"),
+    (lambda: {"a": deque([1])}, "['a'] is a deque, which JSON cannot hold: give list(…) of it"),
+    (lambda: {"a": range(3)}, "['a'] is a range, which JSON cannot hold: give list(…) of it"),
+    (lambda: {"a": Fraction(1, 3)}, "['a'] is a Fraction, which JSON cannot hold: give int(…) or float(…) of it"),
+    (lambda: {"a": object()}, "['a'] is an object, which JSON cannot hold: give a string, number, list or dict"),
+    (lambda: {"a": waits()}, "['a'] is a coroutine, because an await is missing: give await … of it"),
+    (lambda: {"a": float("inf")}, "['a'] is inf, which JSON cannot hold: give None, or leave it out"),
+    (lambda: {"a": -float("inf")}, "['a'] is -inf, which JSON cannot hold"),
+    (lambda: {"a": 10**5000}, "['a'] is a number that has more than 4300 digits: give it as a string"),
+    (lambda: {"a": "\0"}, "['a'] is a string with a NUL character or a lone surrogate: remove it"),
+    (lambda: {"\ud800": 1}, "it has the key '\\ud800' with a NUL character or a lone surrogate"),
+    (lambda: {"a": {None: 1}}, "['a'] has the key None, None, but keys are strings in JSON: give str(…) of it"),
+    (lambda: {True: 1}, "it has the key True, a bool, but keys are strings in JSON"),
     (lambda: {"a": [0, (1, {"b c": {1}})]}, "['a'][1][1]['b c'] is a set"),
-    (ringed, "['rows'][1]['back'] is a list that has itself inside, and would never end: leave that out"),
-    (lambda: nested(MAX_LEVELS + 1), "is nested too deeply: 63 levels of objects and arrays are the most"),
+    (ringed, "['rows'][1]['back'] is a list that contains itself: remove that"),
+    (lambda: nested(MAX_LEVELS + 1), "is nested too deeply: at most 63 levels of objects and arrays"),
     (lambda: nested(5000), "is nested too deeply"),
 ]
 
@@ -113,7 +113,9 @@ def test_what_json_does_not_hold_is_told_with_its_place(make: Callable[[], dict[
 
 
 async def test_what_is_to_be_awaited_is_told_too() -> None:
-    assert "['a'] is a Future, for an await is missing" in str(flaw({"a": asyncio.get_running_loop().create_future()}))
+    assert "['a'] is a Future, because an await is missing" in str(
+        flaw({"a": asyncio.get_running_loop().create_future()})
+    )
 
 
 GOOD: list[dict[str, Any]] = [

@@ -131,5 +131,5 @@ def test_differences_name_the_step_and_both_values() -> None:
         "steps.one.timeout was 1000001, is 2000000",
     ]
     shorter = replace(FULL, steps=(replace(FULL.steps[0], then=COMPLETED),), immediate={})
-    assert "steps.two is gone" in differences(body_of(FULL), body_of(shorter))
-    assert "steps.two is new" in differences(body_of(shorter), body_of(FULL))
+    assert "steps.two was removed" in differences(body_of(FULL), body_of(shorter))
+    assert "steps.two was added" in differences(body_of(shorter), body_of(FULL))

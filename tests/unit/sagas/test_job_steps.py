@@ -35,7 +35,7 @@ RELEASE = Saga(
     ),
     data=ORDER.data,
 )
-LOST = StepError("WorkerLost", "its worker was not heard any more", retryable=False, unsure=True)
+LOST = StepError("WorkerLost", "its worker sends no heartbeats any more", retryable=False, unsure=True)
 BROKEN = StepError("NoSpace", "disk full", retryable=False)
 
 
@@ -53,8 +53,8 @@ def job_step(**more: Any) -> Step:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"command": "cmd.build"}, "a job or the command cmd.build does it, not both"),
-        ({"job": None}, "say what does it: command='cmd.…' or job=Job('…')"),
+        ({"command": "cmd.build"}, "give either a job or the command cmd.build, not both"),
+        ({"job": None}, "a command or a job is required: command='cmd.…' or job=Job('…')"),
         ({"retry": RetryPolicy(2)}, "give Job(retries=…) instead of retry="),
         ({"retry": RetryPolicy(2), "job": replace(BUILD, retries=0)}, "give Job(retries=…) instead of retry="),
         ({"timeout": timedelta(minutes=5)}, "give Job(timeout=…) instead of timeout="),
@@ -62,11 +62,11 @@ def job_step(**more: Any) -> Step:
         ({"event": "evt.stepFailed"}, "cannot be a success"),
         ({"job": Job("")}, "a job's name must have 1 to 200 code points, not 0"),
         ({"job": Job(" build")}, "a job's name must not begin or end with white space"),
-        ({"job": Job("new\nline")}, "a job's name must not have control characters"),
-        ({"job": Job("build", queue="a b")}, "a job's queue is letters"),
+        ({"job": Job("new\nline")}, "a job's name must not contain control characters"),
+        ({"job": Job("build", queue="a b")}, "a job's queue must be letters"),
         ({"job": Job("build", timeout=timedelta(0))}, "timeout must be from 1 ms"),
         ({"job": Job("build", retries=-1)}, "retries must be from 0 to 1000"),
-        ({"undo": None}, "say how it is undone"),
+        ({"undo": None}, "undo is required"),
     ],
 )
 def test_a_job_step_that_contradicts_itself_is_refused(wrong: dict[str, Any], sentence: str) -> None:
@@ -367,7 +367,7 @@ def test_an_undo_whose_job_has_failed_waits_for_a_person_who_can_have_it_done_ag
 
 
 def test_an_undo_that_contradicts_itself_is_refused() -> None:
-    with pytest.raises(DefinitionError, match=r"step 'build', undo: a job tries again by itself"):
+    with pytest.raises(DefinitionError, match=r"step 'build', undo: a job has retries of its own"):
         Saga("sweep", (job_step(undo=Compensation(event="evt.gone", job=DROP, retry=RetryPolicy(2))),))
-    with pytest.raises(DefinitionError, match=r"step 'build', undo: say what does it"):
+    with pytest.raises(DefinitionError, match=r"step 'build', undo: a command or a job is required"):
         Saga("sweep", (job_step(undo=Compensation(event="evt.gone")),))

@@ -171,10 +171,10 @@ def test_one_mebibyte_is_the_limit() -> None:
         (b"", "not-json"),
         (b"hello", "not-json"),
         (b"{", "not-json"),
-        (b'{"appId":7}{"appId":8}', "not-json: line 1, column 12: the JSON has ended before that"),
+        (b'{"appId":7}{"appId":8}', "not-json: line 1, column 12: unexpected data after the end"),
         (b"{'appId':7}", "not-json"),
         (b'{"appId":7,}', "not-json"),
-        (b"\xef\xbb\xbf" + body(), "not-json: line 1, column 1: a byte order mark"),
+        (b"\xef\xbb\xbf" + body(), "not-json: line 1, column 1: byte order mark"),
         (b"\xff\xfe{}", "not-utf8"),
         (body()[:-2] + b'\xe9"}', "not-utf8"),
         (b'{"appId":7,"correlationId":"\xed\xa0\x80"}', "not-utf8"),
@@ -186,7 +186,7 @@ def test_one_mebibyte_is_the_limit() -> None:
         (b'"text"', "not-an-object"),
         (b"[]", "not-an-object"),
         (b"[" + body() + b"]", "not-an-object"),
-        (b"NaN", "not-json: NaN is no JSON"),
+        (b"NaN", "not-json: NaN is not JSON"),
     ],
 )
 def test_body_that_is_no_json_object(raw: bytes, reason: str) -> None:
@@ -196,9 +196,9 @@ def test_body_that_is_no_json_object(raw: bytes, reason: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        ("NaN", "not-json: NaN is no JSON"),
-        ("Infinity", "not-json: Infinity is no JSON"),
-        ("-Infinity", "not-json: -Infinity is no JSON"),
+        ("NaN", "not-json: NaN is not JSON"),
+        ("Infinity", "not-json: Infinity is not JSON"),
+        ("-Infinity", "not-json: -Infinity is not JSON"),
         ("1e999", "not-json: 1e999 is out of range"),
         ("-1E999", "not-json: -1E999 is out of range"),
         ("1" + "0" * 400 + ".0", "not-json: 1000000000"),
@@ -214,9 +214,9 @@ def test_body_that_is_no_json_object(raw: bytes, reason: str) -> None:
         (r'"\ude00\ud83d"', "nul-or-lone-surrogate"),
         (r'{"\ud800":1}', "nul-or-lone-surrogate"),
         ('"line\nbreak"', "not-json"),
-        ('{"a":1,"a":1}', "not-json: a key is given more than once"),
-        (r'{"a":1,"\u0061":2}', "not-json: a key is given more than once"),
-        ('[{"b":{"a":1,"a":2}}]', "not-json: a key is given more than once"),
+        ('{"a":1,"a":1}', "not-json: a key was given more than once"),
+        (r'{"a":1,"\u0061":2}', "not-json: a key was given more than once"),
+        ('[{"b":{"a":1,"a":2}}]', "not-json: a key was given more than once"),
     ],
     ids=[
         "NaN",
@@ -247,7 +247,7 @@ def test_data_that_not_everybody_would_read_alike(raw: str, reason: str) -> None
 
 
 def test_the_same_key_twice_at_the_top_is_refused() -> None:
-    assert refused(b'{"appId":7,"correlationId":"c","appId":8}').startswith("not-json: a key is given more than once")
+    assert refused(b'{"appId":7,"correlationId":"c","appId":8}').startswith("not-json: a key was given more than once")
 
 
 @pytest.mark.parametrize(

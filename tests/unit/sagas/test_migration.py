@@ -148,7 +148,7 @@ def test_a_step_that_was_never_sent_has_the_key_of_its_new_name() -> None:
 def test_what_is_paused_stays_so_and_sends_the_new_command_at_its_end() -> None:
     run = trip("flight")
     run.asks(SagaAction.PAUSE)
-    assert "is out" in refusal(run)
+    assert "may be running" in refusal(run)
     run.done("notice")
     move(run, RENAMED, MAPS)
     assert (run.instance.blocker, run.instance.wake_at, run.state) == (PAUSED, None, "STAYING")
@@ -281,19 +281,19 @@ def test_what_is_out_is_waited_for() -> None:
     assert isinstance(result, MigrationRefusal)
     assert (result.out, result.reason) == (
         True,
-        "step flight is out, and may be worked on: --wait waits for its end",
+        "step flight was sent and may be running: --wait waits until it has ended",
     )
     undoing = trip("flight")
     undoing.fails()
-    assert refusal(undoing) == "the undo of step flight is out, and may be worked on: --wait waits for its end"
+    assert refusal(undoing) == "the undo of step flight was sent and may be running: --wait waits until it has ended"
     cancelled = trip("flight")
     cancelled.asks(SagaAction.CANCEL)
-    assert refusal(cancelled).startswith("step notice is out")
+    assert refusal(cancelled).startswith("step notice was sent")
 
 
 def test_a_job_at_work_is_out() -> None:
     saga = of(TRIP, 1, step("notice", "NOTICING", "SLEEPING", command="", job=Job("tell")))
-    assert refusal(trip("flight", saga=saga)).startswith("step notice is out")
+    assert refusal(trip("flight", saga=saga)).startswith("step notice was sent")
 
 
 @pytest.mark.parametrize("blocker", [CLONED, UNSENDABLE])
@@ -309,21 +309,21 @@ def test_held_events_come_first() -> None:
 
 def test_a_state_and_a_step_have_their_place() -> None:
     run = waiting("flight", "notice")
-    assert refusal(run, RENAMED) == "state SLEEPING has no place in version 3: --map SLEEPING=STATE"
+    assert refusal(run, RENAMED) == "state SLEEPING does not exist in version 3: use --map SLEEPING=STATE"
     only_state = NameMapping({"SLEEPING": "STAYING"})
-    assert refusal(run, RENAMED, only_state) == "step hotel has no place in version 3: --map-step hotel=inn"
+    assert refusal(run, RENAMED, only_state) == "step hotel does not exist in version 3: use --map-step hotel=inn"
     wrong = NameMapping({"SLEEPING": "DRIVING"}, {"hotel": "inn", "car": "flight"})
     assert refusal(run, RENAMED, wrong) == (
-        "step hotel would be inn, and version 3 does car in DRIVING: --map-step hotel=car, or --map SLEEPING=STATE"
+        "step hotel would be inn, but version 3 does car in DRIVING: use --map-step hotel=car, or --map SLEEPING=STATE"
     )
 
 
 def test_what_has_run_is_undone() -> None:
     run = waiting("flight", "notice")
     gone = of(TRIP, 2, replace(FLIGHT, undo=LEAVES_NOTHING))
-    assert refusal(run, gone) == "step flight has run, and version 2 does not undo flight"
+    assert refusal(run, gone) == "step flight has run, but version 2 does not undo flight"
     less = replace(TRIP, version=2, steps=TRIP.steps[1:], immediate={})
-    assert refusal(run, less) == "step flight has run, and has no place in version 2: --map-step flight=STEP"
+    assert refusal(run, less) == "step flight has run, but does not exist in version 2: use --map-step flight=STEP"
     assert isinstance(to(waiting(), of(TRIP, 2, replace(HOTEL, undo=LEAVES_NOTHING))), SagaTransition), "it has not run"
 
 
@@ -331,12 +331,12 @@ def test_the_undo_keeps_its_meaning() -> None:
     run = waiting("flight", "notice")
     refund = of(TRIP, 2, replace(FLIGHT, undo=Compensation("cmd.refund", "evt.refunded")))
     assert refusal(run, refund) == (
-        "step flight has run, and is undone by cmd.refund instead of cmd.drop-flight in version 2: "
-        "--map-step flight=flight says that this undoes it"
+        "step flight has run, but is undone by cmd.refund instead of cmd.drop-flight in version 2: "
+        "use --map-step flight=flight if cmd.refund undoes it too"
     )
     assert isinstance(to(run, refund, NameMapping(steps={"flight": "flight"})), SagaTransition)
     crossed = of(TRIP, 2, replace(FLIGHT, undo=HOTEL.undo), replace(HOTEL, undo=FLIGHT.undo))
-    said = "step hotel has run, and its undo cmd.drop-hotel is that of flight in version 2"
+    said = "step hotel has run, but its undo cmd.drop-hotel is that of flight in version 2"
     assert refusal(run, crossed, NameMapping(steps={"flight": "flight", "hotel": "hotel"})) == said
 
 
@@ -359,7 +359,7 @@ def test_a_step_that_has_run_is_not_done_again() -> None:
     )
     assert (
         refusal(waiting("flight", "notice"), late)
-        == "step flight has run, and version 2 would do flight after this state"
+        == "step flight has run, but version 2 would run flight after this state"
     )
 
 
@@ -381,7 +381,7 @@ def test_an_undo_under_way_maps_whole() -> None:
     run.fails(AGAIN)
     assert (run.state, run.instance.wake_reason) == ("COMPENSATING", RETRY)
     assert refusal(run, RENAMED) == (
-        "it is being undone, and step hotel has no place in version 3: --map-step hotel=STEP"
+        "it is being undone, but step hotel does not exist in version 3: use --map-step hotel=STEP"
     )
     assert isinstance(to(run, RENAMED, MAPS), SagaTransition)
 
@@ -391,8 +391,8 @@ def test_no_other_step_has_the_effects_of_a_renamed_one() -> None:
     hotel = step("hotel", "RESTING", "DRIVING")
     new = replace(TRIP, version=3, steps=(FLIGHT, RENAMED.steps[1], replace(INN, then="RESTING"), hotel, CAR))
     assert refusal(waiting("flight", "notice"), new, MAPS) == (
-        "steps inn and hotel of version 3 would have one effect key, for one of them was first sent as hotel: "
-        "no later version can have another step of that name"
+        "steps inn and hotel of version 3 would share an effect key, because one of them was first sent as hotel: "
+        "no later version can reuse that step name"
     )
     assert isinstance(to(waiting(), new, MAPS), SagaTransition), "nothing was sent as hotel"
 
@@ -404,7 +404,7 @@ class Strict(BaseModel):
 
 def test_the_new_version_takes_its_data() -> None:
     strict = replace(SAME, data=Strict)
-    assert refusal(waiting(), strict).startswith("version 2 does not take its data (amount: Field required; seats: ")
+    assert refusal(waiting(), strict).startswith("version 2 does not accept its data (amount: Field required; seats: ")
     run = waiting()
     run.instance = replace(run.instance, data={"amount": "many"})
     assert isinstance(to(run, strict), SagaTransition), "the old version does not take them either"
@@ -436,7 +436,7 @@ def test_the_new_version_takes_its_data() -> None:
         ),
         (
             NameMapping({"SLEEPING": "STAYING", "FLYING": "STAYING"}),
-            "the states FLYING and SLEEPING of version 1 would both be STAYING: give each a state of its own",
+            "the states FLYING and SLEEPING of version 1 would both be STAYING: give each its own state",
         ),
         (NameMapping({"SLEEPING": "DRIVING"}), "the states SLEEPING and DRIVING of version 1 would both be DRIVING"),
         (NameMapping(steps={"hotel": "car"}), "--map-step: the steps hotel and car of version 1 would both be car"),

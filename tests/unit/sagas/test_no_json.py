@@ -10,16 +10,16 @@ from orchestrix.saga.messages import UnreadableMessage, explained, load
 from orchestrix.saga.validation.json_syntax import stopped
 
 TEXTS = {
-    '{"a":}': "line 1, column 6: a value must stand there",
-    "{a: 1}": "line 1, column 2: the name of a field must stand there",
-    '{"a" 1}': "line 1, column 6: a colon must stand there",
-    '{"a": 1 "b": 2}': "line 1, column 9: a comma must stand there",
-    '{"a": 1} x': "line 1, column 10: the JSON has ended before that",
-    '{\n"a': "line 2, column 1: the text that begins there does not end",
-    '{"a": "\t"}': "line 1, column 8: a text has a control character there",
-    '{"a": "\\x"}': "line 1, column 8: this backslash begins no escape",
-    '{"a": "\\u12"}': "line 1, column 9: this backslash begins no escape",
-    "\ufeff{}": "line 1, column 1: a byte order mark stands there",
+    '{"a":}': "line 1, column 6: expected a value",
+    "{a: 1}": "line 1, column 2: expected a property name",
+    '{"a" 1}': "line 1, column 6: expected a colon",
+    '{"a": 1 "b": 2}': "line 1, column 9: expected a comma",
+    '{"a": 1} x': "line 1, column 10: unexpected data after the end",
+    '{\n"a': "line 2, column 1: unterminated string",
+    '{"a": "\t"}': "line 1, column 8: control character in a string",
+    '{"a": "\\x"}': "line 1, column 8: invalid escape",
+    '{"a": "\\u12"}': "line 1, column 9: invalid escape",
+    "\ufeff{}": "line 1, column 1: byte order mark",
 }
 
 
@@ -34,11 +34,11 @@ def test_the_place_and_what_must_stand_there(text: str, told: str) -> None:
 
 
 def test_other_words_are_left_as_they_are() -> None:
-    assert stopped("NaN is no JSON") is None
+    assert stopped("NaN is not JSON") is None
     with pytest.raises(UnreadableMessage) as refused:
         load(b'{"a": NaN}')
-    assert explained(refused.value) == "NaN is no JSON"
+    assert explained(refused.value) == "NaN is not JSON"
 
 
 def test_words_of_another_python_are_told_by_their_place() -> None:
-    assert stopped("Something new: line 3 column 4 (char 9)") == "line 3, column 4: it cannot be read there"
+    assert stopped("Something new: line 3 column 4 (char 9)") == "line 3, column 4: invalid JSON"

@@ -300,7 +300,7 @@ def test_failure_counts_for_the_current_attempt_alone() -> None:
 def test_state_of_another_definition_is_behind_all() -> None:
     stranger = dataclasses.replace(began().instance, state="OLD_STATE")
     assert advance(APP_PROVISIONING, stranger, success(CREATED), tick()) == IgnoredEvent("repeated")
-    with pytest.raises(IllegalTransition, match="no move from OLD_STATE to FAILED"):
+    with pytest.raises(IllegalTransition, match="no transition from OLD_STATE to FAILED"):
         advance(APP_PROVISIONING, stranger, failure(FIRST), tick())
 
 
@@ -415,7 +415,7 @@ def test_64_kib_of_output_are_the_limit() -> None:
     assert len(dump(sized(MAX_DATA))) == MAX_DATA == 65_536
     assert merged({}, sized(MAX_DATA)) == sized(MAX_DATA)
     result = advance(ORDER, began(ORDER).instance, success("evt.reserveDone", data=sized(MAX_DATA + 1)), tick())
-    assert result == IgnoredEvent("bad-output: data is over 65536 bytes", dead_letter=True)
+    assert result == IgnoredEvent("bad-output: data exceeds 65536 bytes", dead_letter=True)
 
 
 def test_refused_output_tells_of_many_mistakes_within_bounds() -> None:
@@ -448,7 +448,7 @@ def test_move_takes_exactly_the_legal_edges() -> None:
                 after = move(APP_PROVISIONING, instance, target, change_to(instance, target))
                 assert after == dataclasses.replace(instance, state=target, version=2, updated_at=LATER)
             else:
-                with pytest.raises(IllegalTransition, match=f"no move from {source} to {target}"):
+                with pytest.raises(IllegalTransition, match=f"no transition from {source} to {target}"):
                     move(APP_PROVISIONING, instance, target, change_to(instance, target))
                 assert instance == dataclasses.replace(began().instance, state=source)
 
@@ -509,7 +509,7 @@ CATALOG = Catalog([APP_PROVISIONING, ORDER])
 
 
 def mixed(named: str, event: str, owner: str) -> IgnoredEvent:
-    return IgnoredEvent(f"wrong-saga: it names {named!r}, and {event} belongs to saga {owner!r}", dead_letter=True)
+    return IgnoredEvent(f"wrong-saga: it names saga {named!r}, but {event} belongs to saga {owner!r}", dead_letter=True)
 
 
 @pytest.mark.parametrize(

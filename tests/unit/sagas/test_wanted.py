@@ -13,68 +13,68 @@ from orchestrix.saga.validation.arguments import brief, called
 from orchestrix.saga.validation.signatures import called_as
 from tests.unit.sagas.builders import step
 
-HALF_A_MINUTE = r"a length of time is wanted, as timeout=timedelta\(seconds=30\)"
-PERHAPS = r"a length of time or None is wanted, as timeout=timedelta\(seconds=30\)"
+HALF_A_MINUTE = r"expected a timedelta, e.g. timeout=timedelta\(seconds=30\)"
+PERHAPS = r"expected a timedelta or None, e.g. timeout=timedelta\(seconds=30\)"
 
 WRONG: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (Job, {"name": "build", "timeout": 30}, rf"Job\('build', timeout=30\): {PERHAPS}"),
     (Job, {"name": "build", "timeout": "30"}, PERHAPS),
-    (Job, {"name": 5}, r'Job\(name=5\): a text is wanted, as name="5"'),
-    (Job, {"name": "build", "queue": None}, r"queue=None\): a text is wanted"),
-    (Job, {"name": "build", "retries": "3"}, r"retries='3'\): a whole number is wanted, as retries=3"),
-    (Job, {"name": "build", "retries": True}, "a whole number is wanted"),
-    (RetryPolicy, {"attempts": "3"}, r"RetryPolicy\(attempts='3'\): a whole number is wanted, as attempts=3"),
-    (RetryPolicy, {"attempts": 2.0}, "a whole number is wanted, as attempts=2"),
-    (RetryPolicy, {"attempts": 10**40}, "attempts counts the first one too, so it is from 1 to 1000"),
-    (RetryPolicy, {"attempts": 0}, r"RetryPolicy\(attempts=0\): attempts counts the first one too"),
-    (RetryPolicy, {"attempts": 1001}, "from 1 to 1000"),
+    (Job, {"name": 5}, r'Job\(name=5\): expected a string, e.g. name="5"'),
+    (Job, {"name": "build", "queue": None}, r"queue=None\): expected a string"),
+    (Job, {"name": "build", "retries": "3"}, r"retries='3'\): expected a whole number, e.g. retries=3"),
+    (Job, {"name": "build", "retries": True}, "expected a whole number"),
+    (RetryPolicy, {"attempts": "3"}, r"RetryPolicy\(attempts='3'\): expected a whole number, e.g. attempts=3"),
+    (RetryPolicy, {"attempts": 2.0}, "expected a whole number, e.g. attempts=2"),
+    (RetryPolicy, {"attempts": 10**40}, "the first attempt counts too, so use 1 to 1000"),
+    (RetryPolicy, {"attempts": 0}, r"RetryPolicy\(attempts=0\): the first attempt counts too"),
+    (RetryPolicy, {"attempts": 1001}, "use 1 to 1000"),
     (
         RetryPolicy,
         {"base": timedelta(-1)},
         r"RetryPolicy\(base=timedelta\(seconds=-86400\), cap=timedelta\(seconds=300\)\): ",
     ),
-    (RetryPolicy, {"base": timedelta.max, "cap": timedelta.max}, "in this order, from nothing to ten years"),
+    (RetryPolicy, {"base": timedelta.max, "cap": timedelta.max}, "base must not exceed cap; both from 0 to ten years"),
     (RetryPolicy, {"base": 1}, r"base=timedelta\(seconds=1\)"),
     (RetryPolicy, {"cap": 1.5}, r"cap=timedelta\(seconds=1.5\)"),
-    (RetryPolicy, {"never": "SoldOut"}, r"a tuple of texts is wanted, as never=\('SoldOut',\)"),
-    (RetryPolicy, {"never": (ValueError,)}, "a tuple of texts is wanted"),
-    (Compensation, {"command": 5}, "a text is wanted"),
-    (Compensation, {"event": None}, r"Compensation\(event=None\): a text is wanted"),
+    (RetryPolicy, {"never": "SoldOut"}, r"expected a tuple of strings, e.g. never=\('SoldOut',\)"),
+    (RetryPolicy, {"never": (ValueError,)}, "expected a tuple of strings"),
+    (Compensation, {"command": 5}, "expected a string"),
+    (Compensation, {"event": None}, r"Compensation\(event=None\): expected a string"),
     (Compensation, {"timeout": 30}, HALF_A_MINUTE),
     (Compensation, {"timeout": None}, HALF_A_MINUTE),
     (Compensation, {"timeout": 10**4000}, HALF_A_MINUTE),
-    (Compensation, {"retry": 3}, r"a RetryPolicy is wanted, as retry=RetryPolicy\(attempts=3\)"),
-    (Compensation, {"job": "untag"}, r"a Job is wanted, as job=Job\('untag'\)"),
+    (Compensation, {"retry": 3}, r"expected a RetryPolicy, e.g. retry=RetryPolicy\(attempts=3\)"),
+    (Compensation, {"job": "untag"}, r"expected a Job, e.g. job=Job\('untag'\)"),
     (
         NothingToUndo,
         {"why": None},
-        r'NothingToUndo\(why=None\): a reason in words is wanted, as why="a letter is gone"',
+        r'NothingToUndo\(why=None\): expected a non-empty reason, e.g. why="a sent mail cannot be recalled"',
     ),
-    (NothingToUndo, {"why": ""}, r"NothingToUndo\(why=''\): a reason in words is wanted"),
-    (NothingToUndo, {"why": " \n"}, "a reason in words is wanted"),
-    (step, {"name": 5}, r"Step\(name=5\): a text is wanted"),
-    (step, {"state": 5}, r"Step\('one', state=5\): a text is wanted"),
-    (step, {"command": None}, "command=None.*: a text is wanted"),
-    (step, {"event": 5}, "event=5.*: a text is wanted"),
-    (step, {"then": None}, "then=None.*: a text is wanted"),
+    (NothingToUndo, {"why": ""}, r"NothingToUndo\(why=''\): expected a non-empty reason"),
+    (NothingToUndo, {"why": " \n"}, "expected a non-empty reason"),
+    (step, {"name": 5}, r"Step\(name=5\): expected a string"),
+    (step, {"state": 5}, r"Step\('one', state=5\): expected a string"),
+    (step, {"command": None}, "command=None.*: expected a string"),
+    (step, {"event": 5}, "event=5.*: expected a string"),
+    (step, {"then": None}, "then=None.*: expected a string"),
     (
         step,
         {"undo": "cmd.undo"},
-        r'NothingToUndo is wanted, as undo=Compensation\("cmd.…", "evt.…"\)',
+        r'NothingToUndo, e.g. undo=Compensation\("cmd.…", "evt.…"\)',
     ),
     (step, {"timeout": 30}, rf"Step\('one', timeout=30\): {HALF_A_MINUTE}"),
-    (step, {"retry": 3}, "a RetryPolicy is wanted"),
-    (step, {"job": "x"}, r"Step\('one', job='x'\): a Job is wanted, as job=Job\('x'\)"),
-    (Saga, {"name": 5}, r"Saga\(name=5\): a text is wanted"),
-    (Saga, {"steps": step()}, r"a tuple of steps is wanted, as steps=\(Step\(…\), Step\(…\)\)"),
-    (Saga, {"steps": None}, "a tuple of steps is wanted"),
-    (Saga, {"steps": (step(), "two")}, "saga 'x': 'two' stands among its steps and is none"),
-    (Saga, {"immediate": ["A"]}, "a mapping of texts to texts is wanted"),
-    (Saga, {"immediate": {"A": 5}}, "a mapping of texts to texts is wanted"),
-    (Saga, {"data": dict}, "a class of pydantic's BaseModel is wanted"),
-    (Saga, {"data": {}}, "a class of pydantic's BaseModel is wanted"),
-    (Saga, {"version": "1"}, "a whole number is wanted, as version=1"),
-    (Saga, {"version": 0}, "a version is from 1 to 2147483647"),
+    (step, {"retry": 3}, "expected a RetryPolicy"),
+    (step, {"job": "x"}, r"Step\('one', job='x'\): expected a Job, e.g. job=Job\('x'\)"),
+    (Saga, {"name": 5}, r"Saga\(name=5\): expected a string"),
+    (Saga, {"steps": step()}, r"expected a tuple of steps, e.g. steps=\(Step\(…\), Step\(…\)\)"),
+    (Saga, {"steps": None}, "expected a tuple of steps"),
+    (Saga, {"steps": (step(), "two")}, "saga 'x': 'two' is not a step"),
+    (Saga, {"immediate": ["A"]}, "expected a mapping of strings to strings"),
+    (Saga, {"immediate": {"A": 5}}, "expected a mapping of strings to strings"),
+    (Saga, {"data": dict}, "expected a subclass of pydantic's BaseModel"),
+    (Saga, {"data": {}}, "expected a subclass of pydantic's BaseModel"),
+    (Saga, {"version": "1"}, "expected a whole number, e.g. version=1"),
+    (Saga, {"version": 0}, "the version must be from 1 to 2147483647"),
     (Saga, {"timeout": 30}, rf"Saga\('x', timeout=30\): {PERHAPS}"),
 ]
 
@@ -107,14 +107,14 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: Saga("x"), r"Saga\('x'\): steps is missing: write Saga\(\"order\", steps=\(Step\(…\), Step\(…\)\)\)"),  # type: ignore[call-arg]
     (lambda: Saga(), r"Saga\(\): name and steps are missing: write Saga"),  # type: ignore[call-arg]
     (lambda: Step("s"), r"Step\('s'\): state is missing: write Step\("),  # type: ignore[call-arg]
-    (lambda: step(timeuot=3), r"Step\(.*…\): it takes no timeuot=, perhaps timeout= is meant: write Step\("),
-    (lambda: step(colour=3), r": it takes no colour=: write Step\("),
+    (lambda: step(timeuot=3), r"Step\(.*…\): unknown argument timeuot=; did you mean timeout=\?: write Step\("),
+    (lambda: step(colour=3), r": unknown argument colour=: write Step\("),
     (lambda: Job(), r'Job\(\): name is missing: write Job\("build-image"\)'),  # type: ignore[call-arg]
     (lambda: Job("a", "b", None, 0, 5), r"it takes 4 arguments without a name, not 5"),  # type: ignore[call-arg]
-    (lambda: Job("a", name="b"), r"Job\('a', name='b'\): name is given twice"),  # type: ignore[misc]
+    (lambda: Job("a", name="b"), r"Job\('a', name='b'\): name was given more than once"),  # type: ignore[misc]
     (lambda: NothingToUndo(), r"NothingToUndo\(\): why is missing: write NothingToUndo\("),  # type: ignore[call-arg]
-    (lambda: Compensation(cmd="cmd.a"), r"Compensation\(cmd='cmd.a'\): it takes no cmd=, perhaps command= is meant"),  # type: ignore[call-arg]
-    (lambda: RetryPolicy(tries=3), r"RetryPolicy\(tries=3\): it takes no tries="),  # type: ignore[call-arg]
+    (lambda: Compensation(cmd="cmd.a"), r"Compensation\(cmd='cmd.a'\): unknown argument cmd=; did you mean command="),  # type: ignore[call-arg]
+    (lambda: RetryPolicy(tries=3), r"RetryPolicy\(tries=3\): unknown argument tries="),  # type: ignore[call-arg]
 ]
 
 

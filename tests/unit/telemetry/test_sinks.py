@@ -53,10 +53,10 @@ def test_a_stalled_reader_blocks_nobody_and_hears_how_many_lines_were_lost(pipe:
     for _ in range(200):
         sink.put(line)  # more than the pipe takes: this would never return
     assert not sink.flush(0.01)
-    assert pipe.read_until(b"lost here").count(b"\n") >= 50
+    assert pipe.read_until(b"dropped here").count(b"\n") >= 50
     sink.put(b"again\n")
     pipe.read_until(b"again\n")
-    found = re.findall(rb"(\d+) lines? (?:were|was) lost", pipe.got)  # told more than once if the writer was slow
+    found = re.findall(rb"(\d+) log lines? dropped", pipe.got)  # told more than once if the writer was slow
     assert sum(map(int, found)) + pipe.got.count(line) == 200
 
 
@@ -64,7 +64,7 @@ def test_what_is_queued_is_bounded_in_bytes_too(pipe: Pipe) -> None:
     sink = Sink(pipe.writing, most_bytes=10 * PIPE)
     for _ in range(100):
         sink.put(b"y" * PIPE + b"\n")
-    assert pipe.read_until(b"lost here").count(b"y" * PIPE) <= 10
+    assert pipe.read_until(b"dropped here").count(b"y" * PIPE) <= 10
 
 
 def test_a_reader_that_is_gone_is_no_error() -> None:
@@ -93,8 +93,8 @@ def test_a_signal_handler_may_log_while_the_queue_is_locked(pipe: Pipe) -> None:
 
 
 def test_one_line_that_is_lost_is_one() -> None:
-    assert sentence(1).startswith("1 line was lost")
-    assert sentence(2).startswith("2 lines were lost")
+    assert sentence(1).startswith("1 log line dropped")
+    assert sentence(2).startswith("2 log lines dropped")
 
 
 BEGIN = """
@@ -183,7 +183,7 @@ def test_the_loss_is_a_line_of_the_log(pipe: Pipe) -> None:
             lines = [json.loads(line) for line in process.stdout]
         finally:
             process.kill()
-    [loss] = [line for line in lines if "lost here" in line["message"]]
+    [loss] = [line for line in lines if "dropped here" in line["message"]]
     assert (loss["level"], loss["logger"], loss["node_id"]) == ("warning", "orchestrix.log", "n1")
     assert int(loss["message"].split()[0]) + len(lines) - 1 == 300
 

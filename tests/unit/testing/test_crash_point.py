@@ -121,17 +121,17 @@ def test_a_mail_that_is_sent_twice_is_found_there_alone() -> None:
 
 
 def test_a_point_that_nobody_comes_to_is_told() -> None:
-    with pytest.raises(AssertionError, match=r"the crash at mail\.lost never came"):
+    with pytest.raises(AssertionError, match=r"the crash at mail\.lost never happened"):
         story().crash(after="mail.lost").run().expect(state="COMPLETED")
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ({"during": "mail.sent"}, "no crash is during 'mail.sent': write cmd.mail"),
-        ({"after": "cmd.mial"}, r"or the name of a crash_point, as mail\.sent"),
-        ({"after": "worker.in_hand"}, r"or the name of a crash_point, as mail\.sent"),
-        ({"after": "sent"}, r"or the name of a crash_point, as mail\.sent"),
+        ({"during": "mail.sent"}, "a crash cannot be during 'mail.sent': write cmd.mail"),
+        ({"after": "cmd.mial"}, r"or the name of a crash_point, e\.g\. mail\.sent"),
+        ({"after": "worker.in_hand"}, r"or the name of a crash_point, e\.g\. mail\.sent"),
+        ({"after": "sent"}, r"or the name of a crash_point, e\.g\. mail\.sent"),
     ],
 )
 def test_what_can_be_no_point_is_refused(words: dict[str, str], says: str) -> None:

@@ -69,11 +69,11 @@ def test_so_have_jobs(settings: Any, sender: str) -> None:
     ("settings", "says"),
     [
         ({"mailer": {"copies": "many"}}, "^settings: mailer.copies: write a whole number$"),
-        ({"mailer": {"copys": 2}}, r"^settings: mailer.copys is no setting: did you mean copies\?$"),
+        ({"mailer": {"copys": 2}}, r"^settings: mailer.copys is not a setting: did you mean copies\?$"),
         ({"mailr": {"copies": 2}}, r"declares the section 'mailr': did you mean mailer\?$"),
-        ({"http": {"port": 2}}, "declares the section 'http': there is mailer$"),
-        ({"mailer": "ada"}, "a mapping of sections or None is wanted"),
-        ("ada", "a mapping of sections or None is wanted"),
+        ({"http": {"port": 2}}, "declares the section 'http': known: mailer$"),
+        ({"mailer": "ada"}, "expected a mapping of sections or None"),
+        ("ada", "expected a mapping of sections or None"),
     ],
 )
 def test_what_the_model_refuses_is_a_sentence(settings: Any, says: str) -> None:

@@ -24,7 +24,7 @@ def test_lengths_of_time(span: str | float | timedelta, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["30", "s", "-1s", "1 s", "1w", ""])
 def test_what_is_no_length_of_time(text: str) -> None:
     assert not is_span(text)
-    with pytest.raises(Invalid, match="is no length of time: write 500ms, 30s"):
+    with pytest.raises(Invalid, match="is not a duration: write 500ms, 30s"):
         seconds_of(text)
 
 

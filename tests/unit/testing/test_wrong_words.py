@@ -31,65 +31,68 @@ def expected(**wanted: Any) -> list[str]:
 
 
 WRONG: list[tuple[Callable[[], object], str]] = [
-    (lambda: given(cast(Any, "order")), r"given\(saga='order'\): a Saga is wanted"),
-    (lambda: given(ORDER, data=cast(Any, [1])), r"given\(data=\[1\]\): a mapping or None is wanted, as data=\{"),
-    (lambda: given(ORDER, data=DATA, key=cast(Any, 5)), r'a text of 1 to 200 characters .*is wanted, as key="story"'),
-    (lambda: given(ORDER, data=DATA, key=""), r"given\(key=''\): a text of 1 to 200 characters"),
-    (lambda: given(ORDER, data={**DATA, "at": {1}}), r"given\(data=…\) is no JSON: \['at'\] is a set"),
-    (lambda: given(ORDER, data=DATA, handlers={"cmd.pay": cast(Any, 5)}), "5 is no function"),
+    (lambda: given(cast(Any, "order")), r"given\(saga='order'\): expected a Saga"),
+    (lambda: given(ORDER, data=cast(Any, [1])), r"given\(data=\[1\]\): expected a mapping or None, e.g. data=\{"),
+    (
+        lambda: given(ORDER, data=DATA, key=cast(Any, 5)),
+        r'expected a string of 1 to 200 characters .*, e.g. key="story"',
+    ),
+    (lambda: given(ORDER, data=DATA, key=""), r"given\(key=''\): expected a string of 1 to 200 characters"),
+    (lambda: given(ORDER, data={**DATA, "at": {1}}), r"given\(data=…\) is not JSON: \['at'\] is a set"),
+    (lambda: given(ORDER, data=DATA, handlers={"cmd.pay": cast(Any, 5)}), "5 is not a function"),
     (lambda: given(ORDER, data=DATA, handlers={"cmd.pay": cast(Any, len)}), "must take two arguments"),
-    (lambda: story().skip({"at": {1}}), r"skip\(output=…\) is no JSON: \['at'\] is a set"),
-    (lambda: story().edit({1: 2}), r"edit\(patch=…\) is no JSON: it has the key 1"),  # type: ignore[dict-item]
-    (lambda: story().cancel(""), r"cancel\(reason=''\): a reason in words is wanted"),
-    (lambda: story().when("cmd.pay").succeeds({"at": {1}}), r"succeeds\(output=…\) is no JSON: \['at'\] is a set"),
-    (lambda: story().when("cmd.pay").fails("Busy").times(0), r"times\(tries=0\): a whole number from 1 on is wanted"),
-    (lambda: story().when("cmd.pay").takes(1e300), "is no length of time: .* from 0 to ten years"),
-    (lambda: story().crash(after="cmd.pay", nth=0), r"crash\(nth=0\): a whole number from 1 on is wanted"),
+    (lambda: story().skip({"at": {1}}), r"skip\(output=…\) is not JSON: \['at'\] is a set"),
+    (lambda: story().edit({1: 2}), r"edit\(patch=…\) is not JSON: it has the key 1"),  # type: ignore[dict-item]
+    (lambda: story().cancel(""), r"cancel\(reason=''\): expected a non-empty reason"),
+    (lambda: story().when("cmd.pay").succeeds({"at": {1}}), r"succeeds\(output=…\) is not JSON: \['at'\] is a set"),
+    (lambda: story().when("cmd.pay").fails("Busy").times(0), r"times\(tries=0\): expected a whole number from 1"),
+    (lambda: story().when("cmd.pay").takes(1e300), "is not a duration: .* from 0 to ten years"),
+    (lambda: story().crash(after="cmd.pay", nth=0), r"crash\(nth=0\): expected a whole number from 1"),
     (lambda: given(), r"given\(\): saga is missing: write given\(ORDER, handlers=orders, data=\{"),  # type: ignore[call-arg]
-    (lambda: given(ORDER, handler=[]), r"it takes no handler=, perhaps handlers= is meant"),  # type: ignore[call-arg]
+    (lambda: given(ORDER, handler=[]), r"unknown argument handler=; did you mean handlers=\?"),  # type: ignore[call-arg]
     (lambda: given(ORDER, []), "it takes one argument without a name, not 2"),  # type: ignore[call-arg]
     (lambda: story().when("cmd.pay").fails(), r"fails\(\): type is missing: write .fails\("),  # type: ignore[call-arg]
     (lambda: story().crash("cmd.pay"), "it takes no arguments without a name, not 1"),  # type: ignore[call-arg]
     (
         lambda: story().crash_everywhere(fresh=cast(Any, 5)),
-        r"\(fresh=5\): a function or None is wanted",
+        r"\(fresh=5\): expected a function or None",
     ),
     (
         lambda: story().crash_everywhere(may_differ=["states"]),
-        r"undone, blocker or a field of the data, as data.seat, is",
+        r"undone, blocker or fields of the data \(data.seat\)",
     ),
-    (lambda: story().crash_everywhere(may_differ=["data."]), r"a list of what need not be the same, out of state"),
-    (lambda: story().crash_everywhere(may_differ=cast(Any, [5])), r"a list of what need not be the same, out of state"),
-    (lambda: story().crash_everywhere(may_differ="data"), r"\(may_differ='data'\): a list of what need not be"),
-    (lambda: story().tries("cmd.payed"), r"saga 'order' has no command cmd.payed: it has cmd.reserve"),
+    (lambda: story().crash_everywhere(may_differ=["data."]), r"expected a list of state"),
+    (lambda: story().crash_everywhere(may_differ=cast(Any, [5])), r"expected a list of state"),
+    (lambda: story().crash_everywhere(may_differ="data"), r"\(may_differ='data'\): expected a list of state"),
+    (lambda: story().tries("cmd.payed"), r"saga 'order' has no command cmd.payed; it has cmd.reserve"),
     (lambda: between("5s"), r"between\('5s'\): high is missing: write between"),  # type: ignore[call-arg]
-    (lambda: between("5s", "1s"), r"between\('5s', '1s'\): no time is so: write the shorter one first"),
-    (lambda: given(ORDER, data=DATA, seed=cast(Any, "x")), "a whole number is wanted"),
-    (lambda: given(ORDER, data=DATA, handlers=cast(Any, 5)), "5 is no handler: give functions with @handles"),
-    (lambda: given(ORDER, data=DATA, handlers=cast(Any, "orders")), "'orders' is no handler"),
-    (lambda: given(ORDER, data=DATA, handlers=[cast(Any, 5)]), "5 is no handler"),
-    (lambda: story().when("cmd.pay").fails("Busy", retryable=cast(Any, "no")), "True or False is wanted"),
-    (lambda: story().when("cmd.pay").fails("Busy", retry_after=-1), "-1 is no length of time"),
+    (lambda: between("5s", "1s"), r"between\('5s', '1s'\): the first must not exceed the second"),
+    (lambda: given(ORDER, data=DATA, seed=cast(Any, "x")), "expected a whole number"),
+    (lambda: given(ORDER, data=DATA, handlers=cast(Any, 5)), "5 is not a handler: give functions with @handles"),
+    (lambda: given(ORDER, data=DATA, handlers=cast(Any, "orders")), "'orders' is not a handler"),
+    (lambda: given(ORDER, data=DATA, handlers=[cast(Any, 5)]), "5 is not a handler"),
+    (lambda: story().when("cmd.pay").fails("Busy", retryable=cast(Any, "no")), "expected True or False"),
+    (lambda: story().when("cmd.pay").fails("Busy", retry_after=-1), "-1 is not a duration"),
     (
         lambda: story().when("cmd.pay").succeeds(cast(Any, [1])),
-        r"succeeds\(output=\[1\]\): a mapping or None is wanted",
+        r"succeeds\(output=\[1\]\): expected a mapping or None",
     ),
-    (lambda: story().when("cmd.pay").fails("Busy").times(cast(Any, "2")), "a whole number from 1 on is wanted"),
-    (lambda: story().when("cmd.pay").takes(cast(Any, None)), "None is no length of time: write 500ms"),
-    (lambda: story().when("cmd.pay").takes(float("nan")), "nan is no length of time"),
-    (lambda: story().when("cmd.pay").takes(float("inf")), "inf is no length of time"),
-    (lambda: story().crash(after="cmd.pay", nth=cast(Any, "1")), "a whole number from 1 on is wanted, as nth=1"),
-    (lambda: story().crash(after=cast(Any, ["cmd.pay"])), "a text or None is wanted"),
-    (lambda: story().crash(after="cmd.pay", back_after=cast(Any, {})), "{} is no length of time"),
-    (lambda: story().run(limit=cast(Any, None)), "None is no length of time"),
-    (lambda: story().cancel(cast(Any, 5)), r"cancel\(reason=5\): a reason in words is wanted"),
-    (lambda: story().skip(cast(Any, [1])), r"skip\(output=\[1\]\): a mapping or None is wanted"),
-    (lambda: story().edit(cast(Any, [1])), r"edit\(patch=\[1\]\): a mapping is wanted"),
-    (lambda: between(cast(Any, None), 5), "None is no length of time"),
-    (lambda: expected(undone="pay"), r"expect\(undone='pay'\): a list of texts is wanted, as undone=\['pay'\]"),
-    (lambda: expected(path=5), "a list of texts is wanted"),
-    (lambda: expected(attempts=3), "a mapping is wanted"),
-    (lambda: expected(data=[1]), "a mapping is wanted"),
+    (lambda: story().when("cmd.pay").fails("Busy").times(cast(Any, "2")), "expected a whole number from 1"),
+    (lambda: story().when("cmd.pay").takes(cast(Any, None)), "None is not a duration: write 500ms"),
+    (lambda: story().when("cmd.pay").takes(float("nan")), "nan is not a duration"),
+    (lambda: story().when("cmd.pay").takes(float("inf")), "inf is not a duration"),
+    (lambda: story().crash(after="cmd.pay", nth=cast(Any, "1")), "expected a whole number from 1, e.g. nth=1"),
+    (lambda: story().crash(after=cast(Any, ["cmd.pay"])), "expected a string or None"),
+    (lambda: story().crash(after="cmd.pay", back_after=cast(Any, {})), "{} is not a duration"),
+    (lambda: story().run(limit=cast(Any, None)), "None is not a duration"),
+    (lambda: story().cancel(cast(Any, 5)), r"cancel\(reason=5\): expected a non-empty reason"),
+    (lambda: story().skip(cast(Any, [1])), r"skip\(output=\[1\]\): expected a mapping or None"),
+    (lambda: story().edit(cast(Any, [1])), r"edit\(patch=\[1\]\): expected a mapping"),
+    (lambda: between(cast(Any, None), 5), "None is not a duration"),
+    (lambda: expected(undone="pay"), r"expect\(undone='pay'\): expected a list of strings, e.g. undone=\['pay'\]"),
+    (lambda: expected(path=5), "expected a list of strings"),
+    (lambda: expected(attempts=3), "expected a mapping"),
+    (lambda: expected(data=[1]), "expected a mapping"),
 ]
 
 
@@ -116,18 +119,18 @@ def talk() -> Any:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"payload": [1]}, r"given_job\(payload=\[1\]\): a mapping or None is wanted"),
-        ({"payload": "x"}, "a mapping or None is wanted"),
-        ({"payload": {"at": {1}}}, r"given_job\(payload=…\) is no JSON: \['at'\] is a set"),
-        ({"attempt": "1"}, "a whole number from 1 on is wanted, as attempt=1"),
-        ({"timout": 1}, r"it takes no timout=, perhaps timeout= is meant: write given_job\("),
-        ({"attempt": 0}, "a whole number from 1 on is wanted"),
-        ({"attempt": 10**40}, "a whole number from 1 on is wanted"),
-        ({"timeout": 10**400}, "is no length of time"),
-        ({"key": " "}, "a text of 1 to 200 characters"),
-        ({"timeout": []}, r"\[\] is no length of time"),
-        ({"key": 5}, "a text of 1 to 200 characters"),
-        ({"seed": "x"}, "a whole number is wanted"),
+        ({"payload": [1]}, r"given_job\(payload=\[1\]\): expected a mapping or None"),
+        ({"payload": "x"}, "expected a mapping or None"),
+        ({"payload": {"at": {1}}}, r"given_job\(payload=…\) is not JSON: \['at'\] is a set"),
+        ({"attempt": "1"}, "expected a whole number from 1, e.g. attempt=1"),
+        ({"timout": 1}, r"unknown argument timout=; did you mean timeout=\?: write given_job\("),
+        ({"attempt": 0}, "expected a whole number from 1"),
+        ({"attempt": 10**40}, "expected a whole number from 1"),
+        ({"timeout": 10**400}, "is not a duration"),
+        ({"key": " "}, "a string of 1 to 200 characters"),
+        ({"timeout": []}, r"\[\] is not a duration"),
+        ({"key": 5}, "a string of 1 to 200 characters"),
+        ({"seed": "x"}, "expected a whole number"),
     ],
 )
 def test_a_story_of_a_job_too(talk: Any, wrong: dict[str, Any], sentence: str) -> None:
@@ -138,9 +141,9 @@ def test_a_story_of_a_job_too(talk: Any, wrong: dict[str, Any], sentence: str) -
 def test_what_happens_to_a_job_too(talk: Any) -> None:
     told = given_job(talk).run()
     told.expect(result={"payload": {}}, logs=["hello"])
-    with pytest.raises(ConfigError, match=r"a list of texts is wanted, as logs=\['hello'\]"):
+    with pytest.raises(ConfigError, match=r"expected a list of strings, e.g. logs=\['hello'\]"):
         told.expect(logs="hello")
-    with pytest.raises(ConfigError, match=r"worker_stops\(after=5\): a text or None is wanted"):
+    with pytest.raises(ConfigError, match=r"worker_stops\(after=5\): expected a string or None"):
         given_job(talk).worker_stops(after=cast(Any, 5))
     for wrong in (
         {"after": 5},
@@ -150,5 +153,5 @@ def test_what_happens_to_a_job_too(talk: Any) -> None:
         {"reason": 5, "at": 1},
         {"reason": "", "at": 1},
     ):
-        with pytest.raises((ConfigError, Invalid), match=r"is wanted|no length of time"):
+        with pytest.raises((ConfigError, Invalid), match=r"expected |is not a duration"):
             given_job(talk).cancel(**cast(Any, wrong))

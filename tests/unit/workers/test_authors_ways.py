@@ -165,5 +165,5 @@ async def test_who_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixtur
         await eventually(lambda: any("blocks" in one.message for one in caplog.records), deadline=5)
     finally:
         watch.stop()
-    (line,) = [one for one in caplog.records if "kept everything else" in one.message]
+    (line,) = [one for one in caplog.records if "blocked the event loop" in one.message]
     assert "blocks" in vars(line)["stack"]

@@ -129,12 +129,12 @@ async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_clo
     rig.rows.put(2, command_id="m-9")
     time.advance(60 + 9)
     await asyncio.sleep(0.1)
-    assert "its place is lost" not in caplog.text, "it may still come to its end"
+    assert "its slot is blocked" not in caplog.text, "it may still come to its end"
     time.advance(2)
     await eventually(lambda: rig.consumer.paused, deadline=5, message="it takes nothing more")
-    told = [one.message for one in caplog.records if "its place is lost" in one.message]
+    told = [one.message for one in caplog.records if "its slot is blocked" in one.message]
     assert len(told) == 2
-    assert "0 of 2 are left" in told[1]
+    assert "0 of 2 slots left" in told[1]
     assert not rig.broker.queue(CREATE).unacked, "nothing that is over stays in hand"
     rig.send(3)
     await asyncio.sleep(0.1)
@@ -159,12 +159,12 @@ async def test_what_ends_after_its_place_was_lost_is_acknowledged_once(
     await eventually(lambda: begun, deadline=5)
     rig.rows.put(1, command_id="m-9")
     time.advance(60 + 11)
-    await eventually(lambda: "1 of 2 are left" in caplog.text, deadline=5)
+    await eventually(lambda: "1 of 2 slots left" in caplog.text, deadline=5)
     assert not rig.broker.queue(CREATE).unacked
     stuck.set()
     await eventually(lambda: worker.counts.done == 1, deadline=5, message="its event is confirmed")
     await asyncio.sleep(0.1)
-    assert "worker reports" not in caplog.text, "the report did not fail"
+    assert "event reporter" not in caplog.text, "the report did not fail"
 
 
 async def test_a_place_whose_saga_has_given_it_more_time_is_not_lost(
@@ -179,7 +179,7 @@ async def test_a_place_whose_saga_has_given_it_more_time_is_not_lost(
     rig.rows.put(1, wake_at=clock.now().replace(year=2090))
     time.advance(100)
     await asyncio.sleep(0.2)
-    assert "its place is lost" not in caplog.text
+    assert "its slot is blocked" not in caplog.text
     stuck.set()
     await rig.settled()
 

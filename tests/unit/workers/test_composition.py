@@ -72,7 +72,7 @@ def test_a_worker_serves_the_chosen_queues() -> None:
 def test_an_unknown_queue_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigError, match=r"no handler for cmd\.x; it has cmd\.registerApp, cmd\.unreg") as refused:
         made(["cmd.x"])
-    assert str(refused.value).endswith(": name the module that has it in ORCHESTRIX_WORKERS or orchestrix.toml")
+    assert str(refused.value).endswith(": add its module to ORCHESTRIX_WORKERS or orchestrix.toml")
 
 
 def test_git_is_needed_only_where_repositories_are_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_git_is_needed_only_where_repositories_are_made(monkeypatch: pytest.Monk
 
 def test_a_root_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"GIT__ROOT: .*/file/repos cannot be used, for .*/file is no folder"):
+    with pytest.raises(ConfigError, match=r"GIT__ROOT: .*/file/repos cannot be used, for .*/file is not a folder"):
         made([], git={"provider": "local", "root": str(tmp_path / "file" / "repos")})
 
 
@@ -105,7 +105,7 @@ def test_so_does_a_job(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         {"workers": ["my_listed_job", "my_added_job"], "origin": {"workers": ["my_listed_job"]}}
     )
     assemble(settings, cast(Database, Rows()), cast(Broker, FakeBroker()), CATALOG)
-    said = "job digest is done by a module of ORCHESTRIX_WORKERS instead of the one of orchestrix.toml"
+    said = "job digest: a module of ORCHESTRIX_WORKERS replaces the one of orchestrix.toml"
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
@@ -116,7 +116,7 @@ def test_a_step_without_anybody_to_undo_it_is_a_warning(
     (folder / "my_order.py").write_text(ORDER)
     worker = made(queues, workers=["my_order"], sagas=["my_order"])
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    said = "cmd.placeOrder has a handler here, its undo cmd.cancelOrder has none: another worker must serve it"
+    said = "cmd.placeOrder has a handler here, but its undo cmd.cancelOrder has none: another worker must serve it"
     assert warnings == ([said] if warned else [])
     assert worker.queues == (tuple(queues) or (*ALL, "cmd.placeOrder"))
 
@@ -154,10 +154,9 @@ async def drop(context, command): ...
 async def untag(context): ...
 """
 TAG_LACKS = (
-    "cmd.tag has a handler here, its undo, the job untag, has no function here: "
-    "another worker of queue builders must have it"
+    "cmd.tag has a handler here, but its undo, the job untag, has none: another worker of queue builders must have it"
 )
-BUILD_LACKS = "build has a function here, its undo cmd.drop has none: another worker must serve it"
+BUILD_LACKS = "build has a function here, but its undo cmd.drop has none: another worker must serve it"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_a_decorator_without_command_is_refused() -> None:
         handles(5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r'@handles\(\): command is missing: write @handles\("cmd.createGitRepo"\)'):
         handles()  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match=r"@handles\('cmd.a', queue='b'\): it takes no queue=: write @handles"):
+    with pytest.raises(ConfigError, match=r"@handles\('cmd.a', queue='b'\): unknown argument queue=: write @handles"):
         handles("cmd.a", queue="b")  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="it takes one argument without a name, not 2"):
         handles("cmd.a", "cmd.b")  # type: ignore[call-arg]
@@ -60,12 +60,12 @@ def test_a_command_that_no_saga_could_have_is_refused_with_the_rule(name: str) -
 
 
 def test_a_command_whose_queue_is_that_of_dead_letters_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"@handles\('cmd.a.dead'\): .* would share its queue with dead letters"):
+    with pytest.raises(ConfigError, match=r"@handles\('cmd.a.dead'\): .* is named like a dead-letter queue"):
         handles("cmd.a.dead")
 
 
 def test_a_table_takes_what_can_handle_commands() -> None:
-    with pytest.raises(ConfigError, match=r"5 is no function"):
+    with pytest.raises(ConfigError, match=r"5 is not a function"):
         HandlerTable([("cmd.a", 5)])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match=r"must take two arguments, the context and the command"):
         HandlerTable([("cmd.a", lambda context: None)])  # type: ignore[list-item, misc]
@@ -85,9 +85,9 @@ def test_a_function_that_yields_is_refused() -> None:
         def __call__(self, context: Context, command: Command) -> Iterator[int]:
             yield 1
 
-    with pytest.raises(ConfigError, match=r"is a generator function, for it has a yield"):
+    with pytest.raises(ConfigError, match=r"is a generator function \(it has a yield\)"):
         handles("cmd.a")(Rows())
     with pytest.raises(ConfigError, match=r"Rows is a class: write def or async def below the decorator"):
         handles("cmd.a")(Rows)
-    with pytest.raises(ConfigError, match=r"rows is an async generator function, for it has a yield: return a map"):
+    with pytest.raises(ConfigError, match=r"rows is an async generator function \(it has a yield\): return a map"):
         handles("cmd.a")(rows)

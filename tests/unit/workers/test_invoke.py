@@ -84,10 +84,10 @@ FAILURES: list[tuple[StepFailed, dict[str, Any]]] = [
     ),
     (
         Retry(0.25, type="Busy"),
-        {"type": "Busy", "message": "it asks to be tried again later", "retryable": True, "retryAfterMs": 250},
+        {"type": "Busy", "message": "the handler asked for a retry in 0.25 s", "retryable": True, "retryAfterMs": 250},
     ),
     (StepFailed("Odd", "x", retryable=False), {"type": "Odd", "message": "x", "retryable": False}),
-    (Retry(0), {"type": "Retry", "message": "it asks to be tried again later", "retryable": True, "retryAfterMs": 0}),
+    (Retry(0), {"type": "Retry", "message": "the handler asked for a retry", "retryable": True, "retryAfterMs": 0}),
     (Transient("", "a\0b\ud800c"), {"type": "Error", "message": "a�b�c", "retryable": True}),
 ]
 
@@ -110,33 +110,33 @@ async def test_an_unforeseen_error_is_retryable_and_its_stack_trace_stays_here(
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: Retry(after=-5), "Retry(after=-5): a number of seconds, 0 or more, or None is wanted"),
-        (lambda: Retry(after=float("inf")), "Retry(after=inf): a number of seconds"),
-        (lambda: Retry(after=float("nan")), "Retry(after=nan): a number of seconds"),
-        (lambda: Retry(after=cast(Any, "30")), "is wanted, as after=30"),
+        (lambda: Retry(after=-5), "Retry(after=-5): expected a number of seconds, 0 or more, or None"),
+        (lambda: Retry(after=float("inf")), "Retry(after=inf): expected a number of seconds"),
+        (lambda: Retry(after=float("nan")), "Retry(after=nan): expected a number of seconds"),
+        (lambda: Retry(after=cast(Any, "30")), ", e.g. after=30"),
         (
             lambda: Retry(after=cast(Any, "soon")),
-            "Retry(after='soon'): a number of seconds, 0 or more, or None is wanted",
+            "Retry(after='soon'): expected a number of seconds, 0 or more, or None",
         ),
-        (lambda: Busy(after=cast(Any, "soon")), "Busy(after='soon'): a number of seconds"),
-        (lambda: Retry(after=cast(Any, timedelta(minutes=2))), "is wanted, as after=120"),
+        (lambda: Busy(after=cast(Any, "soon")), "Busy(after='soon'): expected a number of seconds"),
+        (lambda: Retry(after=cast(Any, timedelta(minutes=2))), ", e.g. after=120"),
         (lambda: Transient("Busy", "no", retry_after=-1), "Transient(retry_after=-1): "),
         (lambda: Transient("Busy", "no", retry_after=cast(Any, True)), "Transient(retry_after=True): "),
-        (lambda: StepFailed("Bad", "x", retryable=cast(Any, "no")), "True or False is wanted, as retryable=True"),
+        (lambda: StepFailed("Bad", "x", retryable=cast(Any, "no")), "expected True or False, e.g. retryable=True"),
         (
             lambda: Permanent("Bad", "x", cast(Any, 5)),  # type: ignore[call-arg]
             "Permanent('Bad', 'x', 5): it takes 2 arguments without a name, not 3: write Permanent(\"SoldOut\", ",
         ),
         (
             lambda: Permanent("Bad", "x", retry_after=5),  # type: ignore[call-arg]
-            "Permanent('Bad', 'x', retry_after=5): it takes no retry_after=: write Permanent(",
+            "Permanent('Bad', 'x', retry_after=5): unknown argument retry_after=: write Permanent(",
         ),
         (
             lambda: Transient("Bad", "x", retryafter=5),  # type: ignore[call-arg]
-            "it takes no retryafter=, perhaps retry_after= is meant: write Transient(",
+            "unknown argument retryafter=; did you mean retry_after=?: write Transient(",
         ),
         (lambda: Retry(1, "x", "y"), "it takes 2 arguments without a name, not 3"),  # type: ignore[call-arg]
-        (lambda: Retry(1, after=2), "after is given twice: write Retry(after=30, "),  # type: ignore[misc]
+        (lambda: Retry(1, after=2), "after was given more than once: write Retry(after=30, "),  # type: ignore[misc]
         (lambda: StepFailed("Bad", "x", True), "2 arguments without a name, not 3"),  # type: ignore[call-arg]
     ],
 )
@@ -189,14 +189,14 @@ SAID: list[tuple[Any, dict[str, Any]]] = [
     (Held("look at it"), {"type": "Held", "message": "look at it", "retryable": False, "hold": True}),
     (Permanent("only"), {"type": "Permanent", "message": "only", "retryable": False}),
     (Permanent(message="only"), {"type": "Permanent", "message": "only", "retryable": False}),
-    (Permanent, {"type": "Permanent", "message": "it does not say why", "retryable": False}),
+    (Permanent, {"type": "Permanent", "message": "no reason given", "retryable": False}),
     (NoStock("3 left"), {"type": "NoStock", "message": "3 left", "retryable": False}),
     (NoSeat(3), {"type": "NoSeat", "message": "row 3 is full", "retryable": False}),
     (Refused(503, "busy"), {"type": "503", "message": "busy", "retryable": True}),
     (Transient("busy"), {"type": "Transient", "message": "busy", "retryable": True}),
-    (Transient(retry_after=1), {"message": "it does not say why", "retryable": True, "retryAfterMs": 1000}),
+    (Transient(retry_after=1), {"message": "no reason given", "retryable": True, "retryAfterMs": 1000}),
     (StepFailed("odd", retryable=False), {"type": "StepFailed", "message": "odd", "retryable": False}),
-    (Retry, {"type": "Retry", "message": "it asks to be tried again later", "retryable": True}),
+    (Retry, {"type": "Retry", "message": "the handler asked for a retry", "retryable": True}),
     (Retry(cast(Any, "503 from the forge")), {"type": "Retry", "message": "503 from the forge", "retryable": True}),
     (Retry(message="no"), {"type": "Retry", "message": "no", "retryable": True}),
 ]
@@ -329,9 +329,9 @@ async def test_nothing_that_a_handler_raises_ends_the_worker(
 
 
 WORDLESS: list[tuple[BaseException, str]] = [
-    (SystemExit(), "it has called exit(), which ends no worker"),
-    (asyncio.CancelledError(), "nobody has cancelled it: something that it awaits was cancelled"),
-    (Stop(), "it does not say why"),
+    (SystemExit(), "it called exit(), which does not end a worker"),
+    (asyncio.CancelledError(), "it was not cancelled: something that it awaited was"),
+    (Stop(), "no reason given"),
     (Stop("enough"), "enough"),
     (SystemExit(3), "3"),
     (StopIteration("x"), "x"),
@@ -395,7 +395,7 @@ async def test_a_step_whose_time_is_over_is_cancelled_and_fails() -> None:
             cancelled.set()
 
     error = await error_of(hang, replace(COMMAND, timeout_ms=20))
-    assert error == {"type": "Timeout", "message": "createGitRepo was not done in 20 ms", "retryable": True}
+    assert error == {"type": "Timeout", "message": "createGitRepo timed out after 0.02 s", "retryable": True}
     assert cancelled.is_set()
 
 
@@ -504,19 +504,19 @@ UNSENDABLE: list[tuple[Callable[[], object], str]] = [
     (lambda: ["a"], "it is a list: return a mapping"),
     (lambda: Trip(city="Rome"), 'it is a Trip: return its .model_dump(mode="json")'),
     (lambda: Parcel(3), "it is a Parcel: return dataclasses.asdict(…) of it"),
-    (fetched, "it is a coroutine, for an await is missing: write return await … in an async def"),
-    (lambda: asyncio.get_running_loop().create_future(), "it is a Future, for an await is missing"),
-    (lambda: {"at": datetime(2026, 1, 1, tzinfo=UTC)}, "['at'] is a datetime, which JSON does not hold: give its .iso"),
-    (lambda: {"rows": [{}, {"price": Decimal(1)}]}, "['rows'][1]['price'] is a Decimal, which JSON does not hold"),
-    (lambda: {"rate": float("nan")}, "['rate'] is nan, which is no number in JSON: give None, or leave it out"),
-    (lambda: {"name": "a\0b"}, "['name'] is a text that has a NUL character or half of a surrogate pair"),
-    (lambda: {"name": "\ud800"}, "['name'] is a text that has a NUL character"),
-    (lambda: {("a", "b"): 1}, "it has the key ('a', 'b'), a tuple, and keys are texts in JSON: give str(…) of it"),
-    (lambda: {"by": {1: "a"}}, "['by'] has the key 1, an int, and keys are texts in JSON"),
-    (lambda: {"id": fetched()}, "['id'] is a coroutine, for an await is missing: give await … of it"),
-    (lambda: {"big": "x" * (64 * 1024)}, "it has 65546 bytes, at most 65536 are allowed"),
-    (endless, "['self'] is a dict that has itself inside, and would never end"),
-    (deep, "is nested too deeply: 63 levels of objects and arrays are the most"),
+    (fetched, "it is a coroutine: an await is missing; write return await … in an async def"),
+    (lambda: asyncio.get_running_loop().create_future(), "it is a Future: an await is missing"),
+    (lambda: {"at": datetime(2026, 1, 1, tzinfo=UTC)}, "['at'] is a datetime, which JSON cannot hold: give its .iso"),
+    (lambda: {"rows": [{}, {"price": Decimal(1)}]}, "['rows'][1]['price'] is a Decimal, which JSON cannot hold"),
+    (lambda: {"rate": float("nan")}, "['rate'] is nan, which JSON cannot hold: give None, or leave it out"),
+    (lambda: {"name": "a\0b"}, "['name'] is a string with a NUL character or a lone surrogate"),
+    (lambda: {"name": "\ud800"}, "['name'] is a string with a NUL character"),
+    (lambda: {("a", "b"): 1}, "it has the key ('a', 'b'), a tuple, but keys are strings in JSON: give str(…) of it"),
+    (lambda: {"by": {1: "a"}}, "['by'] has the key 1, an int, but keys are strings in JSON"),
+    (lambda: {"id": fetched()}, "['id'] is a coroutine, because an await is missing: give await … of it"),
+    (lambda: {"big": "x" * (64 * 1024)}, "it has 65546 bytes; at most 65536 are allowed"),
+    (endless, "['self'] is a dict that contains itself"),
+    (deep, "is nested too deeply: at most 63 levels of objects and arrays"),
     (Broken, "it cannot be read: LookupError: nothing here"),
     (Stopping, "it cannot be read: Stop: nothing here"),
 ]
@@ -528,7 +528,7 @@ async def test_an_answer_that_no_saga_could_store_fails_the_step_for_good(
 ) -> None:
     error = await error_of(returning(make()))
     assert (error["type"], error["retryable"]) == ("BadOutput", False)
-    assert error["message"].startswith("the handler's answer cannot be sent: ")
+    assert error["message"].startswith("the handler's result cannot be sent: ")
     assert sentence in error["message"]
 
 
@@ -547,14 +547,14 @@ async def test_an_async_function_that_forgets_its_await_is_told_so() -> None:
         return fetched()
 
     error = await error_of(forgetful)
-    assert (error["type"], "for an await is missing" in error["message"]) == ("BadOutput", True)
+    assert (error["type"], "an await is missing" in error["message"]) == ("BadOutput", True)
 
 
 MISTAKES: list[tuple[Callable[[Any], object], str]] = [
-    (lambda context: context.log("x"), 'context.log(…) is a job\'s: a step writes by a logger, context.log.info("…")'),
+    (lambda context: context.log("x"), 'context.log(…) is for jobs: a step uses a logger, context.log.info("…")'),
     (lambda context: context.sleep, "the context of a step has no sleep: write await asyncio.sleep(…)"),
-    (lambda context: context.progress(3), "the context of a step has no progress: only a job says how far it is"),
-    (lambda context: context.atempt, "the context of a step has no atempt: perhaps attempt is meant"),
+    (lambda context: context.progress(3), "the context of a step has no progress: only a job reports progress"),
+    (lambda context: context.atempt, "the context of a step has no atempt: did you mean attempt?"),
     (lambda context: context.colour, "the context of a step has no colour: it has app_id, app_name, attempt, "),
 ]
 

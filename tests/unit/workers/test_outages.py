@@ -183,7 +183,7 @@ async def test_an_event_that_the_broker_refuses_becomes_a_plain_failure(rig: Rig
     await rig.settled()
     assert rig.error() == {
         "type": "Unsendable",
-        "message": "the broker refuses the event of this step",
+        "message": "the broker rejected the event of this step",
         "retryable": False,
     }
     assert not rig.broker.published[0].headers
@@ -207,9 +207,7 @@ async def test_a_dead_letter_that_the_broker_refuses_goes_without_what_its_sende
     await rig.settled()
     (letter,) = rig.broker.published
     assert letter.body == b"no" * 100_000
-    assert letter.headers == {
-        "x-reason": "not-json: line 1, column 1: a value must stand there; texts have double quotes"
-    }
+    assert letter.headers == {"x-reason": "not-json: line 1, column 1: expected a value (strings need double quotes)"}
 
 
 async def test_a_dead_letter_that_is_too_large_leaves_its_size_and_its_sum(rig: Rig) -> None:
@@ -287,7 +285,7 @@ async def test_an_outage_is_told_once_and_its_end_too(rig: Rig, caplog: pytest.L
     away.away = None
     await rig.settled()
     lines = [record.getMessage() for record in caplog.records if record.name == "orchestrix.worker"]
-    assert lines == ["takes no more commands for now: the database is away", "takes commands again"]
+    assert lines == ["commands paused: the database is away", "commands resumed"]
 
 
 async def test_a_joined_copy_is_acknowledged_only_with_its_event(rig: Rig) -> None:

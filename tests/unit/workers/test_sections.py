@@ -109,7 +109,7 @@ def test_a_package_has_the_settings_of_all_its_modules(folder: Path) -> None:
             {"ORCHESTRIX_POSTBOX__KIND": "tsl"},
             "POSTBOX__KIND: write one of plain, tls: did you mean tls",
         ),
-        ("[postbox]\nhst = 'x'", {}, r"orchestrix.toml: postbox.hst is no setting: did you mean host\?"),
+        ("[postbox]\nhst = 'x'", {}, r"orchestrix.toml: postbox.hst is not a setting: did you mean host\?"),
     ],
 )
 def test_a_wrong_value_is_told_by_the_name_that_it_was_given_by(
@@ -146,18 +146,18 @@ def test_a_model_that_is_none_or_takes_our_place_is_refused(
 @pytest.mark.parametrize(
     ("model", "text", "sentence"),
     [
-        ("    pass\n", "x = 1", "^orchestrix.toml: postbox.x is no setting$"),
+        ("    pass\n", "x = 1", "^orchestrix.toml: postbox.x is not a setting$"),
         (
             "    model_config = {'arbitrary_types_allowed': True}\n"
             "    thing: type(enum) | None = None\n    port: int = 1\n",
             "port = 'x'",
-            "^orchestrix.toml: postbox.port: this value cannot be taken$",
+            "^orchestrix.toml: postbox.port: this value cannot be used$",
         ),
         (
             "    port: int = 1\n    @field_validator('port')\n    @classmethod\n"
             "    def _known(cls, value):\n        return {}[value]\n",
             "port = 2",
-            "^postbox.SETTINGS has raised KeyError: 2$",
+            "^postbox.SETTINGS raised KeyError: 2$",
         ),
         (
             "    port: int = 1\n    @field_validator('port')\n    @classmethod\n"
@@ -166,7 +166,11 @@ def test_a_model_that_is_none_or_takes_our_place_is_refused(
             "^orchestrix.toml: postbox.port: one will do$",
         ),
         ("    tls: bool = False\n", "tls = 5", "^orchestrix.toml: postbox.tls: write true or false$"),
-        ("    ports: list[int] = []\n", "ports = [1, 'x']", "^orchestrix.toml: postbox.ports: write names with commas"),
+        (
+            "    ports: list[int] = []\n",
+            "ports = [1, 'x']",
+            "^orchestrix.toml: postbox.ports: write names separated by commas",
+        ),
         ("    box: Box = Box()\n", "box = { size = 'x' }", "^orchestrix.toml: postbox.box: write a table$"),
         ("    kind: Kind = Kind.A\n", "kind = 'c'", "^orchestrix.toml: postbox.kind: write one of a, b"),
         (
@@ -191,11 +195,11 @@ def test_whatever_an_authors_model_does_is_a_sentence(folder: Path, model: str, 
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
-        ("OSError('disk gone')", "postbox.MailSettings.check has raised OSError: disk gone"),
-        ("KeyError('x')", "postbox.MailSettings.check has raised KeyError: 'x'"),
+        ("OSError('disk gone')", "postbox.MailSettings.check raised OSError: disk gone"),
+        ("KeyError('x')", "postbox.MailSettings.check raised KeyError: 'x'"),
         (
             "UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')",
-            "postbox.MailSettings.check has raised UnicodeDecodeError: ",
+            "postbox.MailSettings.check raised UnicodeDecodeError: ",
         ),
         ("ValueError()", "it cannot be used"),
     ],
@@ -250,7 +254,7 @@ def test_two_models_for_one_section_are_refused(folder: Path) -> None:
     for name in ("own_one", "own_two"):
         text = MODULE.replace("    host: str", '    section: ClassVar[str] = "mail"\n    host: str')
         (folder / f"{name}.py").write_text(text.replace("cmd.send", f"cmd.{name}").replace("digest", name))
-    with pytest.raises(ConfigError, match=r"own_two.SETTINGS: section mail has another model already"):
+    with pytest.raises(ConfigError, match=r"own_two.SETTINGS: section mail already has another model"):
         work(folder, 'workers = ["own_one", "own_two"]')
 
 

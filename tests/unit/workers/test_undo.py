@@ -105,7 +105,7 @@ async def test_an_undo_that_takes_too_long_is_named_as_such(rig: Rig) -> None:
     rig.put(undo(timeout_ms=1))
     await rig.settled()
     error = rig.error()
-    assert (error["type"], error["message"]) == ("Timeout", "the undo of createGitRepo was not done in 1 ms")
+    assert (error["type"], error["message"]) == ("Timeout", "the undo of createGitRepo timed out after 0.001 s")
 
 
 async def test_an_undo_that_killed_its_workers_fails_its_step(rig: Rig) -> None:
@@ -149,7 +149,7 @@ async def test_an_undo_after_the_end_is_done_and_a_step_meanwhile_is_not(rig: Ri
     ("ordered", "reason"),
     [
         (undo(undoes_attempt=None), "undoesAttempt: is missing"),
-        (command(undoes_attempt=1), "undoesAttempt: belongs to an undo alone"),
+        (command(undoes_attempt=1), "undoesAttempt: is allowed only in an undo"),
         (undo(undoes_attempt=0), "undoesAttempt: must be a whole number above 0"),
     ],
 )

@@ -279,7 +279,7 @@ async def test_a_command_that_ended_a_worker_in_which_it_was_alone_fails_its_ste
     assert (gate.begun, worker.counts.failed) == ([], 1)
     assert rig.error() == {
         "type": "WorkerCrashed",
-        "message": f"cmd.createGitRepo was in hand when {deaths} workers ended, the last time with nothing beside it",
+        "message": f"{deaths} workers died while processing cmd.createGitRepo, the last one running nothing else",
         "retryable": False,
         "unsure": True,
     }

@@ -46,5 +46,5 @@ PROFILES = {profile.name: profile for profile in (STRICT, LENIENT)}
 def profile_named(name: str) -> Profile:
     """The profile of that name. Raises ConfigError."""
     if name not in PROFILES:
-        raise ConfigError(f"The embedded broker has no profile {name!r}; write one of {', '.join(PROFILES)}.")
+        raise ConfigError(f"unknown profile {name!r} of the embedded broker; known are {', '.join(PROFILES)}.")
     return PROFILES[name]

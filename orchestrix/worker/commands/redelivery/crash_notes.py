@@ -42,6 +42,6 @@ class CrashNotes:
             async with asyncio.timeout(NOTE_TIMEOUT_S):
                 await self._database.run(lambda tx: redelivered_commands.put(tx, row))
         except (OrchestrixError, TimeoutError) as away:
-            LOGGER.debug("where a suspect stands could not be noted: %s", away, extra=job.told)
+            LOGGER.debug("cannot store the crash note of a command: %s", away, extra=job.told)
             return False
         return True

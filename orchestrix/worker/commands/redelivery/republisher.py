@@ -90,5 +90,5 @@ class CommandRepublisher:
             try:
                 await self._broker.declare(self._topology())
             except (ConfigError, Unavailable) as error:
-                LOGGER.error("a command has no queue to go back to, and none can be declared: %s", error)
+                LOGGER.error("the queue of a command is missing and cannot be declared: %s", error)
         await asyncio.sleep(backoff(failures))

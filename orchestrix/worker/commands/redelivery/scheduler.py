@@ -10,6 +10,7 @@ from orchestrix import clock
 from orchestrix.broker.port import Broker
 from orchestrix.errors import Unavailable
 from orchestrix.persistence.sagas.redelivered_commands import SET_ASIDE_PREFIX
+from orchestrix.quantities import counted
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands.delivery import LAST_TRY_DEATHS, CommandDelivery
 from orchestrix.worker.commands.in_flight import InFlightCommands
@@ -142,17 +143,17 @@ class RedeliveryScheduler:
             await self._desk.reject([job])
             if isinstance(error, Exception):
                 raise
-            raise RuntimeError("nobody could decide about a command whose workers died") from error
+            raise RuntimeError("a redelivered command could not be scheduled") from error
 
     async def _decide(self, job: CommandDelivery, more: bool) -> None:
         if self._desk.stopping.is_set():
             await self._desk.give_back([job])
         elif job.alone and job.redelivered and await self._crashes.began_alone(job):
-            await self._crashes.note(job, "it ended a process in which nothing else was at work")
+            await self._crashes.note(job, "it crashed a worker that ran nothing else")
             self._work.condemn(job)
         elif job.alone and job.redelivered:
             await self._aside(
-                job, f"{SET_ASIDE_PREFIX} to be tried alone: its last worker died before it began", alone=True
+                job, f"{SET_ASIDE_PREFIX} to be tried alone: its last worker died before it started it", alone=True
             )
         elif job.alone:
             await self._be_alone(job)
@@ -167,13 +168,13 @@ class RedeliveryScheduler:
         self._follow(clock.monotonic())
         place = lane.arrives(id, job.deaths, others, self._work.free)
         if place is RedeliveryDecision.RUN:
-            await self._crashes.note(job, f"it is tried beside at most {lane.width - 1} others like it")
+            await self._crashes.note(job, f"it is tried beside at most {lane.width - 1} other redelivered commands")
             self._tried[job] = None
             self._work.begin(job).add_done_callback(lambda task: self._left(job))
             return
         if place is RedeliveryDecision.FULL:
             self._window.close(queue)
-        await self._aside(job, f"{SET_ASIDE_PREFIX} behind those with fewer deaths")
+        await self._aside(job, f"{SET_ASIDE_PREFIX} behind commands with fewer worker deaths")
 
     def _lane(self, job: CommandDelivery) -> RedeliveryPolicy:
         return self._lanes.setdefault(job.deliveries[0].queue, RedeliveryPolicy(self._places))
@@ -192,7 +193,8 @@ class RedeliveryScheduler:
 
     async def _aside(self, job: CommandDelivery, why: str, *, alone: bool = False) -> None:
         await self._crashes.note(job, why)
-        LOGGER.warning("workers died with %s, so many: %d; %s", job.command.type, job.deaths, why, extra=job.told)
+        died = counted(job.deaths, "worker")
+        LOGGER.warning("%s died while processing %s; %s", died, job.command.type, why, extra=job.told)
         await self._desk.set_aside([job], alone=alone)
 
     async def _be_alone(self, job: CommandDelivery) -> None:
@@ -201,17 +203,18 @@ class RedeliveryScheduler:
             return await self._desk.set_aside([job], alone=True)
         if clock.monotonic() < self._rest_until or self._hindered & self._work.beside(job):
             return self._hold(job)
-        await self._outage.note(KEY, f"{job.command.type} is tried alone, for {job.deaths} workers died with it")
+        died = counted(job.deaths, "worker")
+        await self._outage.note(KEY, f"trying {job.command.type} alone: {died} died while processing it")
         self._waits[job] = None
-        self._sole = asyncio.create_task(self._alone(job), name="a command alone")
+        self._sole = asyncio.create_task(self._alone(job), name="command tried alone")
         return None
 
     async def _alone(self, job: CommandDelivery) -> None:
         try:
             if not await self._emptied(job):
-                await self._rest(job, f"{SET_ASIDE_PREFIX} for a worker that has nothing else at work")
+                await self._rest(job, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
             elif not await self._crashes.note(job, TRIED_ALONE):
-                await self._rest(job, f"{SET_ASIDE_PREFIX} to be tried alone: the database could not take that down")
+                await self._rest(job, f"{SET_ASIDE_PREFIX} to be tried alone: the database could not record it")
             else:
                 self._waits.pop(job, None)
                 await asyncio.shield(self._work.begin(job))
@@ -236,12 +239,12 @@ class RedeliveryScheduler:
     def _hold(self, job: CommandDelivery) -> None:
         """Requeues it after a delay: otherwise it might be redelivered here at once."""
         self._waits[job] = None
-        task = asyncio.create_task(self._put_back(job), name="a command that is to be alone elsewhere")
+        task = asyncio.create_task(self._put_back(job), name="requeue of a command")
         self._held.add(task)
         task.add_done_callback(self._held.discard)
 
     async def _put_back(self, job: CommandDelivery) -> None:
         await asyncio.sleep(ALONE_HOLD_S)
-        await self._crashes.note(job, f"{SET_ASIDE_PREFIX} for a worker that has nothing else at work")
+        await self._crashes.note(job, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
         await self._desk.set_aside([job], alone=True)
         self._waits.pop(job, None)

@@ -44,7 +44,7 @@ def test_the_context_says_what_the_dispatch_says(house: House) -> None:
         ("plain", "plain"),
         (7, "7"),
         ("nul \0 half \ud800", "nul � half �"),
-        ("x" * (MAX_LOG + 5), "x" * MAX_LOG + "… (5 characters more)"),
+        ("x" * (MAX_LOG + 5), "x" * MAX_LOG + "… (5 more characters)"),
     ],
 )
 def test_any_text_can_be_logged(house: House, said: object, kept: str) -> None:
@@ -71,11 +71,11 @@ def test_any_text_can_be_logged(house: House, said: object, kept: str) -> None:
         pytest.param(10**5000, "progress is a percentage from 0 to 100, not <int>", id="huge"),
         pytest.param({"x": 10**5000}, "progress cannot be sent: ['x'] is a number that has more than", id="much"),
         ("half", "progress is a percentage or a mapping, not a str: write await context.progress(50)"),
-        ({"x": "y" * 5000}, "progress cannot be sent: it has 5008 bytes, at most 4096 are allowed"),
-        ({"x": object()}, "progress cannot be sent: ['x'] is an object, which JSON does not hold"),
-        ({"x": [Decimal(1)]}, "progress cannot be sent: ['x'][0] is a Decimal, which JSON does not hold"),
-        ({1: 2}, "progress cannot be sent: it has the key 1, an int, and keys are texts in JSON"),
-        ({"x": "\0"}, "progress cannot be sent: ['x'] is a text that has a NUL character"),
+        ({"x": "y" * 5000}, "progress cannot be sent: it has 5008 bytes; at most 4096 are allowed"),
+        ({"x": object()}, "progress cannot be sent: ['x'] is an object, which JSON cannot hold"),
+        ({"x": [Decimal(1)]}, "progress cannot be sent: ['x'][0] is a Decimal, which JSON cannot hold"),
+        ({1: 2}, "progress cannot be sent: it has the key 1, an int, but keys are strings in JSON"),
+        ({"x": "\0"}, "progress cannot be sent: ['x'] is a string with a NUL character"),
     ],
 )
 def test_progress_that_cannot_be_told_is_a_mistake_that_no_attempt_will_mend(
@@ -102,21 +102,24 @@ def told_of(house: House, job: Any) -> dict[str, Any]:
     return error
 
 
-WAIT = "a number of seconds, 0 or more, or None is wanted"
+WAIT = "expected a number of seconds, 0 or more, or None"
 MISTAKES: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda it: it.wait_cancelled("5"), f"context.wait_cancelled(timeout='5'): {WAIT}, as timeout=5"),
+    (lambda it: it.wait_cancelled("5"), f"context.wait_cancelled(timeout='5'): {WAIT}, e.g. timeout=5"),
     (lambda it: it.wait_cancelled(-1), f"context.wait_cancelled(timeout=-1): {WAIT}"),
     (lambda it: it.wait_cancelled(float("nan")), f"context.wait_cancelled(timeout=nan): {WAIT}"),
     (lambda it: it.wait_cancelled(True), f"context.wait_cancelled(timeout=True): {WAIT}"),
-    (lambda it: it.wait_cancelled(timedelta(minutes=1)), f"{WAIT}, as timeout=60"),
-    (lambda it: it.wait_cancelled(seconds=5), "context.wait_cancelled(seconds=5): it takes no seconds=: write await "),
+    (lambda it: it.wait_cancelled(timedelta(minutes=1)), f"{WAIT}, e.g. timeout=60"),
+    (
+        lambda it: it.wait_cancelled(seconds=5),
+        "context.wait_cancelled(seconds=5): unknown argument seconds=: write await ",
+    ),
     (lambda it: it.log(), 'context.log(): message is missing: write await context.log("page 3", level="info")'),
     (lambda it: it.log("a", "info", 3), "context.log('a', 'info', 3): it takes 2 arguments without a name, not 3"),
-    (lambda it: it.log("a", "loud"), "context.log(level='loud'): there is no such level: write debug, info, warning"),
-    (lambda it: it.log("a", level=10), "context.log(level=10): there is no such level"),
+    (lambda it: it.log("a", "loud"), "context.log(level='loud'): unknown level; write debug, info, warning"),
+    (lambda it: it.log("a", level=10), "context.log(level=10): unknown level"),
     (
         lambda it: it.log.info("a"),
-        'context.log.info(…) is a step\'s: a job writes await context.log("…", level="info")',
+        'context.log.info(…) is for steps: a job writes await context.log("…", level="info")',
     ),
     (lambda it: it.progress(), "context.progress(): done is missing: write await context.progress(50)"),
     (lambda it: it.progress(3, 9), "context.progress(3, 9): it takes one argument without a name, not 2"),
@@ -124,8 +127,8 @@ MISTAKES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda it: setattr(it, "progress", 50), "context.progress cannot be set: write await context.progress(…)"),
     (lambda it: setattr(it, "payload", {}), "context.payload cannot be set"),
     (lambda it: setattr(it, "cancelled", True), "context.cancelled cannot be set"),
-    (lambda it: it.data, "the context of a job has no data: what a job is given is context.payload"),
-    (lambda it: it.pay_load, "the context of a job has no pay_load: perhaps payload is meant"),
+    (lambda it: it.data, "the context of a job has no data: a job's input is context.payload"),
+    (lambda it: it.pay_load, "the context of a job has no pay_load: did you mean payload?"),
     (lambda it: it.colour, "the context of a job has no colour: it has attempt, cancel_reason, cancelled, "),
     (
         lambda it: 1 if it.wait_cancelled(5) else 0,
@@ -257,7 +260,7 @@ def test_a_job_that_cannot_be_cancelled_is_left_alone(house: House) -> None:
         await house.stop_job()
         await house.ended()
         assert house.loop.time() - began == pytest.approx(15.0, abs=0.2)
-        assert house.last()["error"]["message"].endswith("it did not stop in time, and may go on unheard")
+        assert house.last()["error"]["message"].endswith("it did not stop in time and may still run")
         await house.later(20.0)
         assert house.of(2) == [], "its place is taken still"
         over.set()

@@ -78,7 +78,7 @@ def test_what_is_owed_comes_as_the_row_has_it() -> None:
     ids=["handler", "attempt", "queue"],
 )
 def test_what_differs_from_the_row_is_refused(how: dict[str, Any], field: str) -> None:
-    assert judge(asked(**how), JOB, {}, "me", SINCE) == InvalidDispatch(f"{field}: is not that of job j-1")
+    assert judge(asked(**how), JOB, {}, "me", SINCE) == InvalidDispatch(f"{field}: does not belong to job j-1")
 
 
 @pytest.mark.parametrize("job", [replace(JOB, state=PENDING), replace(JOB, state=SUCCEEDED)], ids=lambda job: job.state)
@@ -179,7 +179,7 @@ def test_an_order_with_other_channels_or_ids_is_a_dead_letter(house: House, chan
 
 @pytest.mark.parametrize(
     "verdict",
-    [InvalidDispatch("handler: is not that of job j-1"), UnknownDispatch("unknown-job")],
+    [InvalidDispatch("handler: does not belong to job j-1"), UnknownDispatch("unknown-job")],
     ids=lambda verdict: verdict.reason,
 )
 def test_what_is_not_owed_is_a_dead_letter_and_nothing_is_said(

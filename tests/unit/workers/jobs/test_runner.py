@@ -34,8 +34,8 @@ class Stop(BaseException):
     """An author's own, which no `except Exception` catches."""
 
 
-EXITED = "it has called exit(), which ends no worker: return, or raise an error that says why"
-ALONE = "nobody has cancelled it: something that it awaits was cancelled, or it has raised this itself"
+EXITED = "it called exit(), which does not end a worker: return, or raise an error with the reason"
+ALONE = "it was not cancelled: something that it awaited was, or it raised this itself"
 
 
 class Gate:
@@ -131,7 +131,7 @@ class NoDisk(Permanent):
         self.disk = disk
 
 
-SECONDS = "a number of seconds, 0 or more, or None is wanted, as after=30"
+SECONDS = "expected a number of seconds, 0 or more, or None, e.g. after=30"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ SECONDS = "a number of seconds, 0 or more, or None is wanted, as after=30"
         (ExceptionGroup("", [NoDisk(4)]), {"type": "NoDisk", "message": "4", "retryable": False}),
         (KeyError("colour"), {"type": "KeyError", "message": "'colour'", "retryable": True}),
         (SystemExit(3), {"type": "SystemExit", "message": "3", "retryable": True}),
-        (KeyboardInterrupt(), {"type": "KeyboardInterrupt", "message": "it does not say why", "retryable": True}),
+        (KeyboardInterrupt(), {"type": "KeyboardInterrupt", "message": "no reason given", "retryable": True}),
         (SystemExit(), {"type": "SystemExit", "message": EXITED, "retryable": True}),
         (asyncio.CancelledError(), {"type": "CancelledError", "message": ALONE, "retryable": True}),
         (StopIteration("x"), {"type": "StopIteration", "message": "x", "retryable": True}),
@@ -184,12 +184,12 @@ def test_an_error_is_told_with_what_may_help(
     [
         (7, "it is an int: return a mapping, or None"),
         pytest.param({"x": 10**5000}, "cannot be sent: ['x'] is a number that has more than 4300 digits", id="huge"),
-        ({"x": float("nan")}, "['x'] is nan, which is no number in JSON"),
-        ({"x": "y" * 70_000}, "it has 70008 bytes, at most 65536 are allowed"),
-        ({"x": object()}, "['x'] is an object, which JSON does not hold: give a text, a number, a list or a dict"),
+        ({"x": float("nan")}, "['x'] is nan, which JSON cannot hold"),
+        ({"x": "y" * 70_000}, "it has 70008 bytes; at most 65536 are allowed"),
+        ({"x": object()}, "['x'] is an object, which JSON cannot hold: give a string, number, list or dict"),
         ({"x": {1: 2}}, "['x'] has the key 1, an int"),
-        ({"x": "\0"}, "cannot be sent: ['x'] is a text that has a NUL character or half of a surrogate pair"),
-        ({"x": "\ud800"}, "cannot be sent: ['x'] is a text that has a NUL character or half of a surrogate pair"),
+        ({"x": "\0"}, "cannot be sent: ['x'] is a string with a NUL character or a lone surrogate"),
+        ({"x": "\ud800"}, "cannot be sent: ['x'] is a string with a NUL character or a lone surrogate"),
     ],
 )
 def test_a_result_that_cannot_be_sent_fails_the_job_for_good(
@@ -471,7 +471,7 @@ def test_sigterm_gives_up_what_does_not_end_so_that_another_attempt_begins_at_on
             assert (house.statuses(number), error["retryable"]) == (["RUNNING", "FAILED"], True)
             assert (error["type"], error["message"]) == (
                 "WorkerStopped",
-                "the worker stopped before the job had ended",
+                "the worker stopped before the job ended",
             )
 
     house.play(days())
@@ -601,7 +601,7 @@ def test_a_job_has_its_time_and_no_more(house: House) -> None:
         assert house.loop.time() - began == pytest.approx(5.0, abs=0.6), "the coordinator's word may come first"
         assert house.last()["error"] == {
             "type": "Timeout",
-            "message": "it did not end within 3 s",
+            "message": "timed out after 3 s",
             "retryable": True,
         }
         assert remaining == [(3.0, 3)]
@@ -641,7 +641,7 @@ def test_what_is_remembered_has_an_end(house: House, monkeypatch: pytest.MonkeyP
 
 def test_a_worker_without_jobs_or_with_a_queue_that_cannot_be_is_refused(house: House) -> None:
     async def days() -> None:
-        with pytest.raises(ConfigError, match=r"no job to run: name a module with @job"):
+        with pytest.raises(ConfigError, match=r"this worker has no jobs: add a module with @job"):
             JobRunner(
                 None,  # type: ignore[arg-type]
                 JobTable(),

@@ -117,7 +117,7 @@ async def test_an_error_in_a_thread_is_the_jobs(bench: Bench) -> None:
     error = (await bench.ended())["error"]
     assert (error["type"], error["message"]) == (
         "BadCall",
-        "context.log(level='loud'): there is no such level: write debug, info, warning, error",
+        "context.log(level='loud'): unknown level; write debug, info, warning, error",
     )
 
 
@@ -154,7 +154,7 @@ async def test_a_thread_that_does_not_listen_is_left_alone_and_keeps_its_place(b
     last = await bench.ended()
     assert (last["status"], last["error"]["message"]) == (
         "CANCELLED",
-        "by hand; it did not stop in time, and may go on unheard",
+        "by hand; it did not stop in time and may still run",
     )
     bench.send(2)
     await eventually(lambda: bench.broker.queue(QUEUE).ready, deadline=5.0, message="the next one is not taken")
