@@ -26,6 +26,8 @@ def test_letters_that_cannot_be_encoded_end_no_run(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "pytest",
+        "-p",
+        "xdist",
         "-n",
         "2",
         "-rP",
@@ -35,7 +37,7 @@ def test_letters_that_cannot_be_encoded_end_no_run(tmp_path: Path) -> None:
         os.devnull,
         "test_it.py",
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert "1 failed, 1 passed" in result.stdout, result.stdout + result.stderr
     assert result.stdout.count(r"half \ud800") >= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import timeit
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -358,7 +359,8 @@ def test_handlers_by_name_by_module_and_without_a_thread() -> None:
 
 
 def test_a_story_is_told_in_no_time() -> None:
-    assert min(timeit.repeat(lambda: order().run(), number=1, repeat=7)) < 0.3
+    told = timeit.repeat(lambda: order().run(), timer=time.process_time, number=1, repeat=7)  # whoever else works here
+    assert min(told) < 0.3
 
 
 @pytest.mark.parametrize(
