@@ -121,6 +121,7 @@ def test_a_failed_undo_is_not_called_going_on(api: FakeApi, shell: Shell) -> Non
     answer = shell("apps", "create", "billing", "--by", "ada", "--wait", "20")
     assert answer.code == 1
     assert answer.err == "error: an undo failed, and it waits for an operator: see `orchestrix apps why 42`\n"
+    assert [one.path for one in api.requests].count("/apps/42") == 1, "nothing comes by itself"
 
 
 def test_a_failed_try_has_no_tick(api: FakeApi, shell: Shell) -> None:
