@@ -61,7 +61,7 @@ def test_what_cannot_be_undone_is_asked_on_a_terminal(
     api.on(method, path, Reply(body=body))
 
     def done() -> list[Any]:
-        return [one for one in api.requests if one.method == method and "dryRun" not in one.query]
+        return [one for one in api.requests if one.method == method and "dryRun" not in (one.body or {})]
 
     typed("\n")
     answer = shell(*line.split())
@@ -86,7 +86,7 @@ def test_a_dry_run_of_redispatch_counts(api: FakeApi, shell: Shell) -> None:
     api.on("POST", "/redispatch", Reply(body={"dryRun": True, "redispatched": 2}))
     answer = shell("redispatch", "--saga", "app", "--dry-run", "--reason", "r")
     assert (answer.code, answer.out) == (0, "Dry run, nothing changed. Would send 2 commands again.\n")
-    assert (api.requests[0].query, api.requests[0].body) == ({"dryRun": ["true"]}, {"saga": "app", "reason": "r"})
+    assert (api.requests[0].query, api.requests[0].body) == ({}, {"saga": "app", "reason": "r", "dryRun": True})
 
 
 def test_redispatch_takes_names(api: FakeApi, shell: Shell) -> None:
