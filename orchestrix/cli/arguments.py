@@ -13,6 +13,7 @@ from orchestrix.cli.nouns import TABLE
 from orchestrix.cli.syntax.parsing import CONFIG, EXIT_CODES, Parser, add_commands
 from orchestrix.version import VERSION
 
+_COMPLETION: Final = 'print the completion of a shell: eval "$(orchestrix --completion bash)"'
 _ALIASES: Final = {"help": "--help", "version": "--version"}
 
 
@@ -37,10 +38,10 @@ def made(words: Collection[str] | None = None) -> argparse.ArgumentParser:
     parser = Parser(
         prog="orchestrix",
         description="Durable command/event sagas on the RabbitMQ and SQL database that you already run.",
-        epilog=f"Start with: orchestrix dev.  {EXIT_CODES}",
+        epilog=f"Start with: orchestrix dev\n\n{EXIT_CODES}",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
-    parser.add_argument("--completion", action=_Completion, choices=("bash", "zsh"), help="print shell completion")
+    parser.add_argument("--completion", action=_Completion, choices=("bash", "zsh"), help=_COMPLETION)
     parser.add_argument(*CONFIG.flags, help=CONFIG.about, **CONFIG.more)
     add_commands(parser, TABLE, words)
     return parser

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import AlreadyExists, ApiClient
@@ -12,7 +12,19 @@ from orchestrix.cli.display.ages import moment_of, utc
 from orchestrix.cli.display.views import shown
 from orchestrix.cli.instance_names import APP, base, on_instance
 from orchestrix.cli.saga_watch import ENDED, UNDO_FAILED, ProgressPrinter, until_end, watched
+from orchestrix.cli.syntax.declarations import columns
 from orchestrix.errors import ConflictError
+
+_STUCK: Final = columns(
+    "id appName|key=NAME state attempt blocker wakeReason=WAITING_FOR wakeAt=NEXT updatedAt=SINCE createdAt=AGE"
+)
+
+
+def list_all(arguments: argparse.Namespace) -> int:
+    """`list`: one page; of what is stuck also what it waits for, and since when."""
+    if arguments.stuck:
+        arguments.declared = arguments.declared._replace(view=_STUCK)
+    return shown(arguments, answer(arguments))
 
 
 def create(arguments: argparse.Namespace) -> int:

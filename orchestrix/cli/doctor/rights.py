@@ -20,7 +20,7 @@ async def rights(broker: Broker, url: str) -> list[CheckResult]:
     from orchestrix import clock
 
     name = f"orchestrix.doctor.{clock.token()}"
-    wanted = Topology((), (Queue(name, exclusive=True, unique=True),), (Binding(name, EVENTS, name),))
+    wanted = Topology((), (Queue(name, exclusive=True),), (Binding(name, EVENTS, name),))
     try:
         await broker.declare(wanted)
     except OrchestrixError as refused:
@@ -33,7 +33,14 @@ def _told(refusal: str, url: str) -> list[CheckResult]:
         return []  # an exchange that is not there yet, which is told elsewhere
     parts = urlsplit(url)
     user, host = unquote(parts.username or "guest"), unquote(parts.path[1:]) or "/"
-    right = next((one for one in _RIGHTS if f"{one} access" in refusal), "configure")
+    right = next((one for one in _RIGHTS if f"{one} access" in refusal), _by_what_was_refused(refusal))
     fix = f"rabbitmqctl set_permissions -p {shlex.quote(host)} {shlex.quote(user)} '.*' '.*' '.*'"
     said = f"RabbitMQ's user {user!r} may not {right} in virtual host {host!r} what nodes and workers need"
     return [CheckResult(FAIL, "rights", said, fix)]
+
+
+def _by_what_was_refused(refusal: str) -> str:
+    """RabbitMQ before 3.11 does not name the right: making a queue is `configure`, binding it needs the others."""
+    if "binding of" not in refusal:
+        return "configure"
+    return "read" if "access to exchange" in refusal else "write"

@@ -28,7 +28,7 @@ REDISPATCH: Final = ShellCommand(
     (
         option("ids", "only these of --saga: ids or names", "ID", "ids", nargs="*"),
         option("--saga", "only of this saga (all)", "SAGA", "saga"),
-        switch("--dry-run", "only count them", "?dryRun"),
+        option("--dry-run", "only count them", to="dryRun", action="store_const", const=True),
         REASON,
     ),
     "POST /redispatch", "redispatched", "commands.control:redispatch", keyed=True, question="Send them again?",

@@ -73,6 +73,7 @@ def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
     )
     create = {"request": "POST {base}", "run": "commands.sagas:create", "more": "billing --by ada --wait"}
     filters: dict[str, Any] = {"request": "GET {base}", "view": heads, "more": "--state FAILED"}
+    filters |= {"run": "commands.sagas:list_all"}
     patch = _DATA._replace(more={**_DATA.more, "required": True})
     return (
         one("create", "start one", name, *_CREATION, **create),

@@ -14,9 +14,9 @@ from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, Option, Shel
 _BELOW_NOTHING = re.compile(r"-\d[\d.]*[a-z]*")
 """Negative numbers and times are no options: whoever gives one is to read what is wrong with it."""
 _AN_ID = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
-EXIT_CODES = (
-    "exit codes: 0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable, 6 not ended yet"
-)
+EXIT_CODES = """exit codes:
+  0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable,
+  6 not ended yet"""
 CONFIG = option("--config", "the settings (ORCHESTRIX_CONFIG, else ./orchestrix.toml)", "FILE")
 OUTPUT = option(
     "-o", "wide cuts nothing, json is for scripts", dest="output", choices=("table", "wide", "json"), default="table"
@@ -40,7 +40,8 @@ class Parser(argparse.ArgumentParser):
     """argparse with our error messages, and without abbreviated options."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(allow_abbrev=False, formatter_class=form, **options)
         self._negative_number_matcher = _BELOW_NOTHING
 
         self._typed: list[str] = []
@@ -99,7 +100,7 @@ def add_commands(
 
 
 def _epilog(entry: CommandGroup | ShellCommand) -> str:
-    return EXIT_CODES if isinstance(entry, CommandGroup) else f"example: orchestrix {entry.example}   {EXIT_CODES}"
+    return EXIT_CODES if isinstance(entry, CommandGroup) else f"example:\n  orchestrix {entry.example}\n\n{EXIT_CODES}"
 
 
 def _add_options(made: argparse.ArgumentParser, command: ShellCommand) -> None:

@@ -59,7 +59,7 @@ def test_what_cannot_be_undone_is_asked_on_a_terminal(
     api.on(method, path, Reply(body=body))
 
     def done() -> list[Any]:
-        return [one for one in api.requests if one.method == method and "dryRun" not in one.query]
+        return [one for one in api.requests if one.method == method and "dryRun" not in (one.body or {})]
 
     typed("\n")
     answer = shell(*line.split())
@@ -84,7 +84,7 @@ def test_a_dry_run_of_redispatch_counts(api: FakeApi, shell: Shell) -> None:
     api.on("POST", "/redispatch", Reply(body={"dryRun": True, "redispatched": 2}))
     answer = shell("redispatch", "--saga", "app", "--dry-run", "--reason", "r")
     assert (answer.code, answer.out) == (0, "Dry run, nothing changed. Would send 2 commands again.\n")
-    assert (api.requests[0].query, api.requests[0].body) == ({"dryRun": ["true"]}, {"saga": "app", "reason": "r"})
+    assert (api.requests[0].query, api.requests[0].body) == ({}, {"saga": "app", "reason": "r", "dryRun": True})
 
 
 def test_redispatch_takes_names(api: FakeApi, shell: Shell) -> None:
@@ -119,6 +119,7 @@ def test_a_failed_undo_is_not_called_going_on(api: FakeApi, shell: Shell) -> Non
     answer = shell("apps", "create", "billing", "--by", "ada", "--wait", "20")
     assert answer.code == 1
     assert answer.err == "error: an undo failed, and it waits for an operator: see `orchestrix apps why 42`\n"
+    assert [one.path for one in api.requests].count("/apps/42") == 1, "nothing comes by itself"
 
 
 def test_a_failed_try_has_no_tick(api: FakeApi, shell: Shell) -> None:

@@ -120,6 +120,11 @@ def test_list_of_what_is_stuck(api: FakeApi, shell: Shell) -> None:
         api.on("GET", f"/{saga}", page())
         assert shell(*saga.split("/")[:1], "list", *saga.split("/")[1:], "--stuck").code == 0
         assert api.requests[-1].query == {"stuck": ["true"]}
+    waits = app(3, "REGISTERING", attempt=2, blocker="held", wakeReason="deadline", wakeAt=None)
+    api.on("GET", "/apps", page(waits))
+    head, row = shell("apps", "list", "--stuck").out.splitlines()
+    assert head.split() == ["ID", "NAME", "STATE", "ATTEMPT", "BLOCKER", "WAITING", "FOR", "NEXT", "SINCE", "AGE"]
+    assert row.split()[:7] == ["42", "billing", "REGISTERING", "2", "held", "deadline", "-"]
 
 
 def test_list_in_json_is_the_page_as_it_came(api: FakeApi, shell: Shell) -> None:
