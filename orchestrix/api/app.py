@@ -28,6 +28,7 @@ from orchestrix.api.schedules.routes import operations as schedules
 from orchestrix.api.stuck.routes import operations as stuck
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.definition import RESERVED
 
 UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
 OWN: Final = (sagas.catalogue, jobs, schedules, cluster, deadlines, stuck, dead_letters, redispatches, audit, health)
@@ -47,7 +48,7 @@ def build(context: ApiContext) -> FastAPI:
         telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
     )
     door = Door(context.tokens)
-    calls = _operations(context.resources, served)
+    calls = _operations(context.resources, served, context.catalog)
     models = schemas.check(served, calls, own_schemas())
     operations.add(app, context, door, calls)
     unconfigured.add(app, context.resources)
@@ -71,7 +72,7 @@ def build(context: ApiContext) -> FastAPI:
 def check(wanted: Sequence[Resource], catalog: Catalog) -> None:
     """Raises the `DefinitionError` of `build`."""
     served = resources.served(wanted, catalog)
-    schemas.check(served, _operations(wanted, served), own_schemas())
+    schemas.check(served, _operations(wanted, served, catalog), own_schemas())
 
 
 def own_operations() -> list[Operation]:
@@ -89,6 +90,10 @@ def _untraced(scope: MutableMapping[str, Any]) -> bool:
     return str(scope.get("path", "")).startswith(UNTRACED)
 
 
-def _operations(wanted: Sequence[Resource], served: Sequence[resources.Served]) -> list[Operation]:
-    declared = [one for each in served for one in resources.operations_of(each)]
+def _operations(wanted: Sequence[Resource], served: Sequence[resources.Served], catalog: Catalog) -> list[Operation]:
+    declared = [
+        one
+        for each in served
+        for one in resources.operations_of(each, RESERVED | catalog.states(each.resource.saga.name))
+    ]
     return [*declared, *sagas.operations_of(wanted), *own_operations()]

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from orchestrix.api.patterns import DURATION, VISIBLE
 from orchestrix.api.problems import bad_parameter, ended
 from orchestrix.api.validation_errors import wrong_fields
 from orchestrix.saga.messages import MAX_ID
@@ -26,7 +27,6 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|)")
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _FLAGS: Final = {"true": True, "false": False}
-_VISIBLE: Final = r"^[^\u0000-\u001f\u007f-\u009f]*$"
 
 
 class Query(BaseModel):
@@ -124,13 +124,14 @@ Whole = Annotated[int, Field(ge=0, lt=MAX_ID), BeforeValidator(read_whole)]
 InstanceId = Annotated[int, Field(ge=1, lt=MAX_ID), BeforeValidator(read_whole)]
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(read_whole)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Text = Annotated[str, Field(json_schema_extra={"minLength": 1, "pattern": _VISIBLE})]
-NameText = Annotated[str, Field(max_length=MAX_NAME_LENGTH, json_schema_extra={"minLength": 1, "pattern": _VISIBLE})]
+Text = Annotated[str, Field(json_schema_extra={"minLength": 1, "pattern": VISIBLE})]
+Cursor = Annotated[str, Field(json_schema_extra={"format": "cursor", "minLength": 1})]
+NameText = Annotated[str, Field(max_length=MAX_NAME_LENGTH, json_schema_extra={"minLength": 1, "pattern": VISIBLE})]
 Instant = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 Duration = Annotated[
     float,
     BeforeValidator(_duration),
-    WithJsonSchema({"type": "string", "pattern": "^(60|[1-5]?[0-9])s?$|^[1-5]?[0-9]{1,4}ms$"}),
+    WithJsonSchema({"type": "string", "pattern": DURATION}),
 ]
 
 
@@ -138,4 +139,4 @@ class Paging(Query):
     """Which page."""
 
     limit: Limit = Field(DEFAULT_LIMIT, description="How many items a page has.")
-    cursor: Text | None = Field(None, description="`nextCursor` of the page before.")
+    cursor: Cursor | None = Field(None, description="`nextCursor` of the page before.")

@@ -12,6 +12,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
+from orchestrix.api.patterns import NAME, UNTOLD
+
 Node = Mapping[str, Any]
 ANYTHING: Final = "a value"
 
@@ -72,10 +74,11 @@ def _flat(node: Node, top: Node) -> Iterator[Node]:
         yield from _flat(top["$defs"][str(node["$ref"]).rpartition("/")[2]], top)
         return
     branches = [branch for word in ("anyOf", "oneOf", "allOf") for branch in node.get(word, ())]
+    if not branches or "properties" in node:  # what is beside the fields says how they fit together
+        yield node
+        return
     for branch in branches:
         yield from _flat(branch, top)
-    if not branches:
-        yield node
 
 
 def _below(node: Node, name: str | int) -> object:
@@ -102,7 +105,7 @@ def _text(node: Node) -> str:
 
 
 def _fitting(node: Node) -> str:
-    return f" that fits {node['pattern']}" if "pattern" in node else ""
+    return f" that fits {node['pattern']}" if node.get("pattern", NAME) not in UNTOLD else ""
 
 
 def _array(node: Node) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from orchestrix.api import patterns
 from orchestrix.api.query import Query, read_moment
 from orchestrix.saga.validation.names import MAX_NAME_LENGTH, normal
 
@@ -55,6 +57,11 @@ def _seconds(value: object) -> float:
     return 0.0
 
 
+def integral(value: object) -> object:
+    """`5.0` as 5, for it is the same number in JSON; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def milliseconds(span: timedelta) -> int:
     """`span` in whole milliseconds, at least one."""
     return max(1, round(span / timedelta(milliseconds=1)))
@@ -72,24 +79,49 @@ Reason = Annotated[
     AfterValidator(sentence),
     Field(
         description="Why; it is kept in the history.",
-        json_schema_extra={"minLength": 1, "maxLength": LONGEST_REASON},
+        json_schema_extra={"minLength": 1, "maxLength": LONGEST_REASON, "pattern": patterns.REASON},
     ),
 ]
 Name = Annotated[
     str,
     AfterValidator(normal),
-    Field(description=NAME_ABOUT, json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH}),
+    Field(
+        description=NAME_ABOUT,
+        json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": patterns.NAME},
+    ),
 ]
-QueueName = Annotated[str, AfterValidator(queue_name), Field(json_schema_extra={"pattern": _QUEUE})]
+QUEUE_SCHEMA: Final = {"type": "string", "pattern": _QUEUE}
+QueueName = Annotated[str, AfterValidator(queue_name), WithJsonSchema(QUEUE_SCHEMA)]
+INTEGRAL: Final = BeforeValidator(integral)
 Moment = Annotated[datetime, BeforeValidator(read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
-SPAN: Final[dict[str, Any]] = {"anyOf": [{"type": "string"}, {"type": "number"}]}
-"""What a length of time is in JSON."""
-Span = Annotated[timedelta, BeforeValidator(read_span), WithJsonSchema(SPAN)]
 
 
-def asked(**example: Any) -> ConfigDict:
-    """The configuration of a body, with an example of it."""
-    return ConfigDict(extra="forbid", json_schema_extra={"examples": [example]})
+def span_schema(pattern: str, least: float, most: float) -> dict[str, Any]:
+    """What a length of time is in JSON: a text, or seconds."""
+    return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number", "minimum": least, "maximum": most}]}
+
+
+Span = Annotated[
+    timedelta,
+    BeforeValidator(read_span),
+    WithJsonSchema(span_schema(patterns.SPAN, 0.001, LONGEST_SPAN.total_seconds())),
+]
+
+
+def asked(more: Mapping[str, Any] | None = None, /, **example: Any) -> ConfigDict:
+    """The configuration of a body, with an example of it and what `more` its schema says."""
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [example], **(more or {})})
+
+
+def either(one: str, other: str) -> dict[str, Any]:
+    """What a schema says where one of two fields is needed, and not both."""
+    null, value = {"type": "null"}, {"not": {"type": "null"}}
+    return {
+        "anyOf": [
+            {"required": [name], "properties": {name: value, left_out: null}}
+            for name, left_out in ((one, other), (other, one))
+        ]
+    }
 
 
 class RequiredReason(BaseModel):
@@ -114,7 +146,7 @@ class ReasonQuery(Query):
     reason: Annotated[str, AfterValidator(sentence)] | None = Field(
         None,
         description="Why; it is kept in the history. May be in the body instead.",
-        json_schema_extra={"minLength": 1, "maxLength": LONGEST_REASON},
+        json_schema_extra={"minLength": 1, "maxLength": LONGEST_REASON, "pattern": patterns.REASON},
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, model_validator
 
 from orchestrix.api.answers import Answer
-from orchestrix.api.values import Moment, OptionalReason, Reason, RequiredReason, Span, asked
+from orchestrix.api.values import INTEGRAL, Moment, OptionalReason, Reason, RequiredReason, Span, asked, either
 from orchestrix.saga.messages import MAX_ID
 
 MOST_IDS = 1000
@@ -56,7 +56,7 @@ class EditAction(RequiredReason):
 class DeadlineAction(OptionalReason):
     """To set the deadline of a run: either `at`, or `extendBy`."""
 
-    model_config = asked(reason="the forge is slow today", extendBy="30m")
+    model_config = asked(either("at", "extendBy"), reason="the forge is slow today", extendBy="30m")
 
     at: Moment | None = Field(None, description="When the run times out.")
     extendBy: Span | None = Field(None, description="So much longer: seconds, or a text such as `30s`, `5m`, `2h`.")
@@ -78,7 +78,7 @@ class Redispatch(BaseModel):
     model_config = asked(saga="app", ids=[1, 2], reason="the queue was deleted by hand")
 
     saga: str | None = Field(None, description="Only this saga.")
-    ids: list[Annotated[int, Field(ge=1, lt=MAX_ID)]] | None = Field(
+    ids: list[Annotated[int, Field(ge=1, lt=MAX_ID), INTEGRAL]] | None = Field(
         None, description="Only these instances of `saga`.", min_length=1, max_length=MOST_IDS
     )
     reason: Reason | None = None

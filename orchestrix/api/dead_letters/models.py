@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalTime, Time
 from orchestrix.api.query import Flag, InstanceId, Paging, Query, Text
-from orchestrix.api.values import RequiredReason, asked
+from orchestrix.api.values import INTEGRAL, RequiredReason, asked
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.saga.messages import MAX_ID, UnreadableMessage, dump, load, storable
 
@@ -34,7 +34,7 @@ class LetterFilter(BaseModel):
 
     queue: str | None = Field(None, description="Only those that died in this queue.")
     saga: str | None = Field(None, description="Only those of this saga.")
-    appId: Annotated[int, Field(ge=1, lt=MAX_ID)] | None = Field(
+    appId: Annotated[int, Field(ge=1, lt=MAX_ID), INTEGRAL] | None = Field(
         None, description="Only those of this instance of `saga`, or of this app."
     )
     reason: str | None = Field(None, description="Only where the reason begins so.")

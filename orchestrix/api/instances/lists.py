@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field, WithJsonSchema, create_model
 from starlette.responses import Response
 
 from orchestrix.api import pagination
@@ -40,12 +41,15 @@ class InstanceQuery(Paging):
     )
 
 
-def query_for(name: str) -> type[InstanceQuery]:
-    """What a list takes whose names are called `name`."""
+def query_for(name: str, states: Collection[str] = ()) -> type[InstanceQuery]:
+    """What a list takes whose names are called `name`; the document says the `states`, if it can know them."""
+    known = {"enum": sorted(states)} if states else {"format": "saga-state", "pattern": "^[A-Z][A-Z0-9_]{0,39}$"}
+    kind: Any = tuple[Annotated[str, WithJsonSchema({"type": "string", **known})], ...]
+    state: Any = (kind, InstanceQuery.model_fields["state"])
     names = (name, NAME) if name == KEY else (name,)  # as apps are sorted, which are sagas too
     fields = [f"{sign}{field}" for field in ("createdAt", "updatedAt", *names) for sign in ("", "-")]
     sort: Any = (Literal[tuple(fields)], Field(DEFAULT_SORT, description="The order; `-` descends."))
-    return create_model("InstanceQuery", __base__=InstanceQuery, sort=sort)
+    return create_model("InstanceQuery", __base__=InstanceQuery, state=state, sort=sort)
 
 
 async def list_instances(call: Call, kind: InstanceKind, name: str, query: Any) -> Response:

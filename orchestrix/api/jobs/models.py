@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
 from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
-from orchestrix.api.values import NAME_ABOUT, Name, QueueName, Span, asked
+from orchestrix.api.values import INTEGRAL, NAME_ABOUT, QUEUE_SCHEMA, Name, QueueName, Span, asked
 from orchestrix.domain.jobs import PENDING, RETRIES_LIMIT, JobAttempt, JobRow
 
 HISTORY_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12"
 State = Literal["PENDING", "DISPATCHED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"]
 
 
+Retries = Annotated[int, Field(ge=0, le=RETRIES_LIMIT), INTEGRAL]
+NotYet = Annotated[str | None, WithJsonSchema({"type": "null"})]
+
+
 class NewJob(BaseModel):
     """A job to be done."""
 
-    model_config = asked(queue="reports", handler="monthly", payload={"month": 3}, timeout="10m", retries=2)
+    model_config = asked(
+        {"required": ["handler", "queue"]},
+        queue="reports",
+        handler="monthly",
+        payload={"month": 3},
+        timeout="10m",
+        retries=2,
+    )
 
-    queue: QueueName | None = Field(None, description="Whose workers do it.")
+    queue: Annotated[QueueName | None, WithJsonSchema(QUEUE_SCHEMA)] = Field(None, description="Whose workers do it.")
     handler: Name = Field(description=f"Which of their functions. {NAME_ABOUT}")
     payload: dict[str, Any] = Field(default_factory=dict, description="What the function gets: an object.")
     timeout: Span | None = Field(
         None,
         description="The time that each attempt has to be started, and then again to be done; without it, any time.",
     )
-    retries: int = Field(0, ge=0, le=RETRIES_LIMIT, description="How many more attempts may follow one that fails.")
+    retries: Retries = Field(0, description="How many more attempts may follow one that fails.")
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
-    group: str | None = Field(None, description="A group of executors; not yet.")
-    routing: str | None = Field(None, description="How one of the group is chosen; not yet.")
+    group: NotYet = Field(None, description="A group of executors; not yet.")
+    routing: NotYet = Field(None, description="How one of the group is chosen; not yet.")
 
     @model_validator(mode="after")
     def _of_a_queue(self) -> NewJob:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
+from orchestrix.api import patterns
 from orchestrix.api.instances.start import NewInstance
 from orchestrix.api.problems import invalid_body
 from orchestrix.api.resources.kept import lost, writes_text
@@ -40,6 +41,7 @@ class _Named:
         if found.get("type") == "string":
             found["minLength"] = max(1, found.get("minLength", 1))
             found["maxLength"] = min(MAX_NAME_LENGTH, found.get("maxLength", MAX_NAME_LENGTH))
+            found.setdefault("pattern", patterns.NAME)
         return {"description": NAME_ABOUT, **found}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel
@@ -75,8 +75,8 @@ def served(resources: Sequence[Resource], catalog: Catalog) -> tuple[Served, ...
     return tuple(Served.of(one) for one in resources)
 
 
-def operations_of(one: Served) -> list[Operation]:
-    """The calls of one resource."""
+def operations_of(one: Served, states: Collection[str] = ()) -> list[Operation]:
+    """The calls of one resource, whose instances can be in these `states`."""
     path, noun, kind_of, answer = one.resource.path, one.noun, one.kind_of(), one.resource.answer
     operations = Operations(one.tag, a_one=noun.a_one)
     operations.post(
@@ -91,7 +91,7 @@ def operations_of(one: Served) -> list[Operation]:
         headers=START_HEADERS,
         problems=("already_exists",),
     )(_creating(one, kind_of))
-    query, about = query_for(one.resource.key_name), "The newest first, unless `sort` says otherwise."
+    query, about = query_for(one.resource.key_name, states), "The newest first, unless `sort` says otherwise."
     listed = operations.get(
         path, name=f"list{noun.names}", summary=f"List {noun.many}", about=about, query=query, answer=one.page
     )

@@ -17,20 +17,22 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrix.api.jobs.models import NewJob
+from orchestrix.api import patterns
+from orchestrix.api.jobs.models import NewJob, NotYet, Retries
 from orchestrix.api.values import (
+    INTEGRAL,
     SHORTEST_SPAN,
-    SPAN,
     Moment,
     Name,
     QueueName,
     Reason,
     Span,
     asked,
+    either,
     milliseconds,
     read_span,
+    span_schema,
 )
-from orchestrix.domain.jobs import RETRIES_LIMIT
 from orchestrix.domain.schedules import BACKFILL_LIMIT, CATCH_UP_LIMIT, Misfire, Overlap, is_id
 
 M = TypeVar("M", bound=BaseModel)
@@ -47,6 +49,9 @@ def schedule_name(text: str) -> str:
     if is_id(text):
         raise ValueError("must not look like an id: choose a name that people can remember")
     return text
+
+
+_DAY: Final = {"type": "string", "format": "date-time", "pattern": "^2[01][0-9][0-9]-"}
 
 
 def _day(moment: datetime) -> datetime:
@@ -91,11 +96,17 @@ def _words(kind: type[StrEnum]) -> dict[str, Any]:
 
 
 ScheduleName = Annotated[str, AfterValidator(schedule_name), Field(json_schema_extra={"pattern": f"^{NAME.pattern}$"})]
-Day = Annotated[Moment, AfterValidator(_day)]
+Day = Annotated[Moment, AfterValidator(_day), WithJsonSchema(_DAY)]
 Overlapping = Annotated[Overlap, BeforeValidator(_one_of(Overlap)), WithJsonSchema(_words(Overlap))]
 Misfiring = Annotated[Misfire, BeforeValidator(_one_of(Misfire)), WithJsonSchema(_words(Misfire))]
-Interval = Annotated[timedelta, BeforeValidator(_interval), WithJsonSchema(SPAN)]
-Jitter = Annotated[timedelta, BeforeValidator(_jitter), WithJsonSchema(SPAN)]
+Interval = Annotated[
+    timedelta, BeforeValidator(_interval), WithJsonSchema(span_schema(patterns.INTERVAL, 1, 315_360_000))
+]
+Jitter = Annotated[timedelta, BeforeValidator(_jitter), WithJsonSchema(span_schema(patterns.JITTER, 0.001, 86_400))]
+
+CatchUp = Annotated[int, Field(ge=1, le=CATCH_UP_LIMIT), INTEGRAL]
+Cron = Annotated[str, Field(json_schema_extra={"format": "cron", "minLength": 1})]
+Zone = Annotated[str, Field(json_schema_extra={"format": "time-zone", "minLength": 1})]
 
 _CRON: Final = (
     "Five fields: minute, hour, day of month, month, day of week, with names (MON, JAN), lists, ranges and steps; or "
@@ -107,7 +118,11 @@ _ZONE: Final = "By which clocks `cron` is read: a name of the IANA time zone dat
 class ScheduledJob(NewJob):
     """The job that is started each time."""
 
-    model_config = asked(queue="reports", handler="monthly", timeout="10m", retries=2)
+    model_config = asked(
+        {"required": ["handler", "queue"]}, queue="reports", handler="monthly", timeout="10m", retries=2
+    )
+
+    createdBy: NotYet = Field(None, description="That of the schedule: leave it out.")
 
     @model_validator(mode="after")
     def _by_the_schedule(self) -> ScheduledJob:
@@ -135,7 +150,7 @@ class JobChange(BaseModel):
     handler: Name | None = None
     payload: dict[str, Any] | None = Field(None, description="The whole of the new one: an object.")
     timeout: Span | None = Field(None, description="null takes it away.")
-    retries: int | None = Field(None, ge=0, le=RETRIES_LIMIT)
+    retries: Retries | None = None
 
     @model_validator(mode="after")
     def _needed(self) -> JobChange:
@@ -151,7 +166,7 @@ class JobChange(BaseModel):
 
 
 class _Policy(BaseModel):
-    cron: str | None = Field(None, description=_CRON)
+    cron: Cron | None = Field(None, description=_CRON)
     interval: Interval | None = Field(None, description="Seconds, or a text such as `30s`, `5m`, `1d`: at least 1s.")
     startsAt: Day | None = Field(None, description="Not due before; where an interval begins.")
     endsAt: Day | None = Field(None, description="Not due after.")
@@ -200,6 +215,7 @@ class NewSchedule(_Policy):
     """A schedule to make."""
 
     model_config = asked(
+        either("cron", "interval"),
         name="nightly-report",
         cron="30 2 * * MON-FRI",
         timeZone="Europe/Berlin",
@@ -209,12 +225,12 @@ class NewSchedule(_Policy):
     )
 
     name: ScheduleName
-    timeZone: str = Field("UTC", description=_ZONE)
+    timeZone: Zone = Field("UTC", description=_ZONE)
     overlap: Overlapping = Field(
         Overlap.SKIP, description="What a due time does that finds an earlier run in progress."
     )
     misfire: Misfiring = Field(Misfire.FIRE_ONCE, description="What is done for due times that no node saw in time.")
-    catchUp: int = Field(10, ge=1, le=CATCH_UP_LIMIT, description="With catch_up: so many of the last runs.")
+    catchUp: CatchUp = Field(10, description="With catch_up: so many of the last runs.")
     missedAfter: Span = Field(timedelta(minutes=1), description="How late a due time counts as missed.")
     job: ScheduledJob
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
@@ -231,10 +247,10 @@ class SchedulePatch(_Policy):
 
     model_config = asked(cron="0 3 * * *", reason="the reports take longer now")
 
-    timeZone: str | None = Field(None, description=_ZONE)
+    timeZone: Zone | None = Field(None, description=_ZONE)
     overlap: Overlapping | None = None
     misfire: Misfiring | None = None
-    catchUp: int | None = Field(None, ge=1, le=CATCH_UP_LIMIT)
+    catchUp: CatchUp | None = None
     missedAfter: Span | None = None
     job: JobChange | None = None
     reason: Reason | None = None
