@@ -88,8 +88,8 @@ def running(folder: Path) -> DevFile | None:
         raise Unavailable("the `orchestrix dev` of this folder is not ready yet: try again in a moment")
     if found is not None and not alive(folder, found.pid):
         raise Unavailable(
-            f"the `orchestrix dev` of this folder (process {found.pid}) has ended without a farewell: "
-            "start it again with `orchestrix dev`, or say where to go by flag or ORCHESTRIX_ variable"
+            f"the `orchestrix dev` of this folder (process {found.pid}) was killed or has crashed: "
+            "start it again with `orchestrix dev`, or set the addresses by options or ORCHESTRIX_ variables"
         )
     return found
 
@@ -170,7 +170,7 @@ def _let_go(lock: int) -> None:
 
 
 def _in_the_way(folder: Path) -> str:
-    return f"{folder / FOLDER} is a file, and must be a folder: move it away, or go to another folder"
+    return f"{folder / FOLDER} is a file but must be a folder: move it away, or use another folder"
 
 
 def _left_by_one_that_was_killed(folder: Path) -> DevRun | None:
@@ -190,8 +190,8 @@ def _trusted(path: Path) -> str:
         if not mine or open_to_others:
             why = "can be written by others" if mine else "belongs to another user"
             raise ConfigError(
-                f"{path} {why}, so what it says is not believed: start `orchestrix dev` yourself, or say where to go "
-                "by --api, --database-url, --broker-url or their ORCHESTRIX_ variables"
+                f"{path} {why}, so it is not trusted: start `orchestrix dev` yourself, or set --api, --database-url, "
+                "--broker-url or their ORCHESTRIX_ variables"
             )
         return file.read()
 

@@ -13,9 +13,7 @@ from orchestrix.config.settings import Settings
 from orchestrix.engine.maintenance.clone_reset import CloneResetResult, alone
 from orchestrix.engine.maintenance.clone_reset import reset as reset_clone
 
-_NEXT = (
-    "each live saga is held (blocker `cloned`) until it is resumed or cancelled: `orchestrix sagas list NAME --stuck`"
-)
+_NEXT = "each live saga is held (blocker `cloned`) until it is resumed or cancelled: `orchestrix stuck` lists them"
 
 
 def reset(arguments: argparse.Namespace) -> int:

@@ -205,9 +205,9 @@ def _dev_logs(settings: Settings, arguments: argparse.Namespace) -> LogSettings:
 def _roles(text: str | None) -> frozenset[str]:
     names = {name.strip() for name in text.split(",")} - {""} if text is not None else set(ROLES)
     if strange := sorted(names - set(ROLES)):
-        raise ConfigError(f"{strange[0]!r} is no role: write some of {','.join(ROLES)}")
+        raise ConfigError(f"unknown role {strange[0]!r}: use some of {','.join(ROLES)}")
     if not names:
-        raise ConfigError(f"a node needs something to do: write some of --roles {','.join(ROLES)}")
+        raise ConfigError(f"a node needs a role: use some of --roles {','.join(ROLES)}")
     return frozenset(names)
 
 
@@ -220,8 +220,8 @@ def _placed(settings: Settings, folder: Path, broker_url: Callable[[], str]) -> 
 def _refuse_open_door(settings: Settings, roles: frozenset[str]) -> None:
     if _door_is_open(settings, roles) and settings.api.auth != "none":
         raise ConfigError(
-            f"whoever reaches {settings.http.host} could use the API: name who may, by ORCHESTRIX_API__TOKENS="
-            "name:secret,… or, where something else keeps others out, set ORCHESTRIX_API__AUTH=none"
+            f"anyone who can reach {settings.http.host} could use the API: set ORCHESTRIX_API__TOKENS="
+            "name:secret,… or, if something else protects it, ORCHESTRIX_API__AUTH=none"
         )
 
 
@@ -239,7 +239,7 @@ def _warn_of_short_secrets(settings: Settings) -> None:
     ]
     if short:
         log.warning(
-            "secrets that are shorter than %d can be guessed: give better ones to %s",
+            "secrets shorter than %d characters can be guessed: use longer ones for %s",
             SECRET_RECOMMENDED_CHARS,
             ", ".join(short),
         )

@@ -100,7 +100,7 @@ def _print(found: list[VersionFinding], live: Live) -> None:
     if rows:
         output.print_table(("FINDING", "SAGA", "VERSION", "LIVE", "WHAT"), rows)
     else:
-        print(f"nothing to know: {_count(live)} live instances run as before")
+        print(f"no findings: {_count(live)} live instances run as before")
 
 
 def _count(live: Live) -> int:

@@ -134,6 +134,6 @@ async def _left_behind(ended: Sequence[str], broker: Broker) -> list[CheckResult
     if not left:
         return []
     many = "1 queue of a job that has ended is" if len(left) == 1 else f"{len(left)} queues of jobs that have ended are"
-    detail = f"{many} still there (of {len(names)} looked at), as {left[0]}"
+    detail = f"{many} still there (of {len(names)} checked), as {left[0]}"
     fix = "the leader deletes them within minutes; one that stays: rabbitmqctl delete_queue NAME"
     return [CheckResult(WARN, "jobs", detail, fix)]

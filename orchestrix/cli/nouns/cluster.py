@@ -7,10 +7,10 @@ from typing import Final
 from orchestrix.cli.nouns.options import PAGE
 from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand, columns, option
 
-CLUSTER: Final = CommandGroup("cluster", "the nodes, and who leads", (
+CLUSTER: Final = CommandGroup("cluster", "the nodes and the leader", (
     ShellCommand("status", "the leader, the nodes, the workers, the last hand-overs", "cluster status",
                  request="GET /cluster", run="commands.control:cluster_status"),
-    ShellCommand("drain", "let a node give away its jobs, and take no more", "cluster drain node-1",
+    ShellCommand("drain", "make a node hand off its jobs and take no more", "cluster drain node-1",
                  (option("node", "its id, as `cluster status` shows it, or its name", "NODE"),),
                  "POST /cluster/nodes/{node}/drain"),
 ))  # fmt: skip

@@ -12,16 +12,16 @@ from orchestrix.cli.syntax.values import file_object, json_object
 
 _OF = option("--saga", "whose ID it is (app)", "SAGA", default="app")
 _UNTIL = OneOf((
-    option("--by", "so much longer, as 30s, 5m or 2h", "TIME", "extendBy", type=longer),
+    option("--by", "how much longer, as 30s, 5m or 2h", "TIME", "extendBy", type=longer),
     option("--at", "RFC 3339, as 2026-01-31T12:00:00Z", "TIME", "at"),
 ), required=True)  # fmt: skip
-DEADLINES: Final = CommandGroup("deadlines", "what sagas wait for, and until when", (
-    ShellCommand("list", "every next wake-up, the soonest first", "deadlines list --limit 20", PAGE, "GET /deadlines",
+DEADLINES: Final = CommandGroup("deadlines", "deadlines of sagas: list, extend, cancel", (
+    ShellCommand("list", "list all next wake-ups, soonest first", "deadlines list --limit 20", PAGE, "GET /deadlines",
             columns("saga id key state step attempt wakeReason=WAITING_FOR wakeAt=UNTIL deadlineAt=RUN_DEADLINE")),
-    ShellCommand("extend", "set or extend the deadline of what one waits for", "deadlines extend 1 --by 30m",
+    ShellCommand("extend", "set or extend the deadline of an instance", "deadlines extend 1 --by 30m",
             (_UNTIL, _OF, *VERB), "PATCH {base}/{id}/deadline", "changed", keyed=True),
-    ShellCommand("cancel", "take the deadline away", "deadlines cancel 1", (_OF, *VERB), "DELETE {base}/{id}/deadline",
-            "changed", keyed=True),
+    ShellCommand("cancel", "remove the deadline of an instance", "deadlines cancel 1", (_OF, *VERB),
+                 "DELETE {base}/{id}/deadline", "changed", keyed=True),
 ))  # fmt: skip
 REDISPATCH: Final = ShellCommand(
     "redispatch", "send outstanding commands again, under their ids", "redispatch --saga app 1 2",
@@ -49,7 +49,7 @@ _BODY = OneOf((
 _SOME = (
     option("id", "only this one", "ID", nargs="?", type=uuid),
     *_FILTERS,
-    switch("--all", "all that are there"),
+    switch("--all", "all dead letters"),
     switch("--dry-run", "only count those that match"),
     REASON,
 )

@@ -18,8 +18,8 @@ def _command(name: str, about: str, example: str, run: str, *options: object) ->
 
 
 INIT: Final = _command(
-    "init", "write a small service of your own to begin with, and its test", "init shop", "init:init",
-    option("dir", "where to; made if it is not there (here)", "DIR", nargs="?", default="."), OUTPUT,
+    "init", "write a small service to start from, with its test", "init shop", "init:init",
+    option("dir", "the folder, created if missing (the current one)", "DIR", nargs="?", default="."), OUTPUT,
 )  # fmt: skip
 DEV: Final = _command(
     "dev", "everything in one process, nothing to install: API, orchestrator, workers", "dev --port 8080",
@@ -42,7 +42,7 @@ WORKER: Final = _command(
     option("--concurrency", "maximum number of commands (and of jobs) at once (10)", "N", type=whole(*CONCURRENCY)),
     *URLS,
 )  # fmt: skip
-_ALONE = switch("--yes", "do not wait to see whether nodes that were heard of lately still beat")
+_ALONE = switch("--yes", "do not wait to see whether nodes seen lately are alive")
 DATABASE: Final = CommandGroup("db", "the database schema", (
     _command("upgrade", "bring the schema to this version", "db upgrade", "commands.schema:upgrade", DATABASE_URL,
              OUTPUT),
@@ -56,7 +56,7 @@ DOCTOR: Final = ShellCommand(
     "doctor", "check settings, database, broker, git and API", "doctor", URLS, run="doctor.command:doctor"
 )
 CONFIG: Final = CommandGroup("config", "the settings", (
-    ShellCommand("show", "every setting, its value and where that comes from", "config show", URLS,
+    ShellCommand("show", "show every setting, its value and its source", "config show", URLS,
                  run="settings:show"),
 ))  # fmt: skip
 OPENAPI: Final = _command(

@@ -83,10 +83,10 @@ def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
         reader("messages", "its messages: sent, waiting, ignored, dead", view=columns("*")),
         reader("watch", "follow its changes until it ends", run="commands.sagas:watch"),
         reader("why", "what it waits for, and what helps", view="why"),
-        verb("retry", "try again now, also what is held, or begin a failed one from the start", _DATA),
+        verb("retry", "retry now, also what is held; start a failed one again", _DATA),
         verb(
             "skip",
-            "go on as if the present step had succeeded",
+            "continue as if the current step had succeeded",
             option("--output", _OUTPUT, "JSON", "output", json_object, dest="step_output"),
         ),
         verb(
@@ -98,13 +98,13 @@ def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
         ),
         verb("pause", "send nothing more for it"),
         verb("resume", "end the pause"),
-        verb("cancel", "give up, and undo what was done"),
-        verb("terminate", "give up, and undo nothing", question=_TERMINATE),
+        verb("cancel", "give up and undo what was done"),
+        verb("terminate", "give up and undo nothing", question=_TERMINATE),
     )
 
 
 _CHECK = ShellCommand(
-    "check", "hold this code against the instances that are live", "sagas check --against https://orchestrix.example",
+    "check", "compare this code with the live instances", "sagas check --against https://orchestrix.example",
     (option("--against", "of a database, or of an API (the settings' database)", "URL"),),
     run="commands.version_check:check",
 )  # fmt: skip
@@ -114,21 +114,25 @@ _MIGRATE = ShellCommand(
     (
         SAGA,
         option("--to", "the version to move them to", "N", type=whole(*VERSIONS), required=True),
-        option("--map", "a state that has another name there; again for more", "OLD=NEW", **_RENAMED),
-        option("--map-step", "a step that has another name there; again for more", "OLD=NEW", **_RENAMED),
-        switch("--wait", "wait for steps that are out, and send nothing behind them"),
+        option("--map", "a renamed state; again for more", "OLD=NEW", **_RENAMED),
+        option("--map-step", "a renamed step; again for more", "OLD=NEW", **_RENAMED),
+        switch("--wait", "wait for outstanding steps, and send nothing new meanwhile"),
         option("--for", "how long --wait waits (60)", "SECONDS", dest="wait_s", type=seconds),
         switch("--dry-run", "only count what would be moved"),
         REASON, DATABASE_URL, OUTPUT,
     ),
     run="commands.migrate:migrate", client=False,
 )  # fmt: skip
-APPS: Final = CommandGroup("apps", "apps: start them, look at them", _of_one("apps", saga="app"))
+APPS: Final = CommandGroup("apps", "apps: start, show and control them", _of_one("apps", saga="app"))
 _DEFINITIONS = ShellCommand(
     "definitions", "the sagas that there are, their versions, and what is live", "sagas definitions",
     request="GET /sagas", view="definitions",
 )  # fmt: skip
-SAGAS: Final = CommandGroup("sagas", "the same for any saga", (*_of_one("sagas", SAGA), _DEFINITIONS, _CHECK, _MIGRATE))
+SAGAS: Final = CommandGroup(
+    "sagas",
+    "sagas of any name: start, show, control, migrate",
+    (*_of_one("sagas", SAGA), _DEFINITIONS, _CHECK, _MIGRATE),
+)
 STUCK: Final = ShellCommand(
     "stuck",
     "what waits for a person, the broker or workers, over all sagas",

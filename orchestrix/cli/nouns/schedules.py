@@ -40,9 +40,9 @@ _MORE = (
     option("--ends-at", "not after", "TIME", "endsAt"),
     option("--overlap", "if an earlier run is at work (skip)", to="overlap", choices=_OVERLAPS),
     option("--misfire", "for times that nobody saw (fire_once)", to="misfire", choices=_MISFIRES),
-    option("--catch-up", "with catch_up: so many of the last ones (10)", "N", "catchUp", type=whole(*CATCH_UP)),
+    option("--catch-up", "with catch_up: how many of the last ones (10)", "N", "catchUp", type=whole(*CATCH_UP)),
     option("--missed-after", "how late is missed (1m)", "TIME", "missedAfter"),
-    option("--jitter", "begin up to so much later", "TIME", "jitter"),
+    option("--jitter", "random delay of up to this time", "TIME", "jitter"),
 )
 _FROM: Final = "the first moment that counts, as 7d (ago), yesterday or 2026-01-31T12:00:00Z"
 _PAST = (
@@ -51,22 +51,22 @@ _PAST = (
     switch("--dry-run", "only tell which due times these are", "dryRun"),
 )
 _ONE = "/schedules/{name}"
-SCHEDULES: Final = CommandGroup("schedules", "schedules: jobs that begin by themselves", (
-    ShellCommand("create", "make a schedule", "schedules create nightly reports monthly --cron '30 2 * * *'",
+SCHEDULES: Final = CommandGroup("schedules", "schedules: jobs that start by themselves", (
+    ShellCommand("create", "create a schedule", "schedules create nightly reports monthly --cron '30 2 * * *'",
             (option("name", "how it is called, unique", "NAME", "name"), *_job(named=True), BY,
              OneOf(_WHEN, required=True), *_MORE), "POST /schedules"),
     ShellCommand("list", "list schedules by name", "schedules list", PAGE, "GET /schedules",
             columns("name state when timeZone=ZONE overlap dueAt=NEXT lastDueAt=LAST lastOutcome=OUTCOME")),
     ShellCommand("show", "show one", "schedules show nightly", (_NAME,), f"GET {_ONE}"),
-    ShellCommand("edit", "change what is named, and leave the rest", "schedules edit nightly --cron '0 3 * * *'",
+    ShellCommand("edit", "change the named settings, keep the others", "schedules edit nightly --cron '0 3 * * *'",
             (_NAME, *_job(named=False), OneOf(_WHEN), *_MORE, REASON), f"PATCH {_ONE}", run="commands.control:edit"),
     ShellCommand("pause", "pause the schedule", "schedules pause nightly", (_NAME, REASON), f"POST {_ONE}/pause"),
     ShellCommand("resume", "end the pause", "schedules resume nightly", (_NAME, REASON), f"POST {_ONE}/resume"),
     ShellCommand("run", "run it once, now", "schedules run nightly", (_NAME, REASON), f"POST {_ONE}/run"),
-    ShellCommand("backfill", "run what was due in the past and has no run",
+    ShellCommand("backfill", "run missed due times of the past",
             "schedules backfill nightly --from 2026-01-01T00:00:00Z --to 2026-01-31T00:00:00Z --dry-run",
             (_NAME, *_PAST, REASON), f"POST {_ONE}/backfill", "backfilled"),
-    ShellCommand("preview", "when it will be due", "schedules preview nightly --count 5",
+    ShellCommand("preview", "show the next due times", "schedules preview nightly --count 5",
             (_NAME, option("--count", "how many times (10)", "N", "?count", type=whole(*COUNT))), f"GET {_ONE}/preview",
                  "preview"),
     ShellCommand("delete", "delete it", "schedules delete nightly", (_NAME, REASON), f"DELETE {_ONE}", "deleted",

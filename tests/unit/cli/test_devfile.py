@@ -62,7 +62,7 @@ def test_a_file_that_others_may_write_is_not_believed(tmp_path: Path, mode: int)
     with devfile.claimed(tmp_path):
         devfile.write(tmp_path, **URLS)
         devfile.path_of(tmp_path).chmod(mode)
-        with pytest.raises(ConfigError, match="can be written by others, so what it says is not believed"):
+        with pytest.raises(ConfigError, match="can be written by others, so it is not trusted"):
             devfile.running(tmp_path)
         assert devfile.broker_url(tmp_path, "amqp://first/")() == "amqp://first/"
 
@@ -170,11 +170,11 @@ def test_a_huge_pid_is_dead(tmp_path: Path) -> None:
 def test_a_file_in_the_place_of_the_folder_is_called_a_file(tmp_path: Path) -> None:
     (tmp_path / devfile.FOLDER).write_text("a file")
     with (
-        pytest.raises(ConfigError, match=f"{devfile.FOLDER} is a file, and must be a folder"),
+        pytest.raises(ConfigError, match=f"{devfile.FOLDER} is a file but must be a folder"),
         devfile.claimed(tmp_path),
     ):
         pass
-    with pytest.raises(ConfigError, match=f"{devfile.FOLDER} is a file, and must be a folder"):
+    with pytest.raises(ConfigError, match=f"{devfile.FOLDER} is a file but must be a folder"):
         devfile.running(tmp_path)
 
 

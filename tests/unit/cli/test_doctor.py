@@ -473,7 +473,7 @@ def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: 
         "queue letters: 2 jobs dispatched but not started; letters is busy",
         "queue reports: 3 jobs dispatched but not started; reports is busy",
         "1,000 are open, and no more than 1,000 may be: others wait",
-        "1 queue of a job that has ended is still there (of 4 looked at), as orchestrix.job.j-2.logs",
+        "1 queue of a job that has ended is still there (of 4 checked), as orchestrix.job.j-2.logs",
     ]
     assert list(found.values())[1] == "start reports"
 
