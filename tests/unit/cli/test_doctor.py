@@ -224,7 +224,7 @@ def test_modules_that_cannot_be_used_are_told_once_with_file_and_line(
     found = checks(shell, 1)
     assert list(found) == ["sagas", "workers"]
     assert [len(told) for told in found.values()] == [1, 1]
-    assert "as timeout=timedelta(seconds=30) (" in found["sagas"][0].detail
+    assert "e.g. timeout=timedelta(seconds=30) (" in found["sagas"][0].detail
     assert found["sagas"][0].detail.endswith("/my_sick_saga.py, line 3)")
     assert found["workers"][0].detail.endswith("/my_sick_job.py, line 2)")
 
@@ -497,7 +497,7 @@ def test_a_check_of_an_author_that_breaks_is_one_finding(
     shell.set(ORCHESTRIX_WORKERS="own_sick_check")
     found = checks(shell, 1)
     assert list(found) == ["own_sick_check"]
-    assert found["own_sick_check"][0].detail == "own_sick_check.SETTINGS.check has raised OSError: disk gone"
+    assert found["own_sick_check"][0].detail == "own_sick_check.SETTINGS.check raised OSError: disk gone"
 
 
 def test_git_is_looked_for_only_where_it_is_needed(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,7 +566,7 @@ def test_what_a_node_lacks_that_only_starts_or_stops_is_no_fault(
     parts.broker.counts["cmd.registerApp"] = (31, 0)
     parts.facts = JobFacts(unbegun={"letters": 2}, causes={"letters": ("nobody is there", "start one")})
     found = checks(shell, 0)
-    wait = "wait for them, then check again"
+    wait = "wait until it has, and look again"
     (api,), (queue,), (jobs,) = found["API"], found["queues"], found["jobs"]
     assert (api.status, api.fix) == ("warn", wait)
     assert api.detail == f"http://127.0.0.1:8080 is {phase}: {component}: so; Broker: no"
