@@ -114,8 +114,6 @@ LOG_CALLS: Final = {"debug", "info", "warning", "error", "exception", "critical"
 NAMED_CALLS: Final = {"Loop", "PeriodicDuty", "DelayedService", "stop_stage", "StepError", "AttemptEnding", "_later"}
 EXPLANATIONS: Final = ("orchestrix/engine/explain/", "orchestrix/domain/job_diagnosis.py")
 """Modules all of whose texts are read by people."""
-REWRITTEN_APART: Final = ("orchestrix/api/", "orchestrix/cli/")
-"""Their texts have rules and tests of their own."""
 
 
 def texts(place: str, tree: ast.AST) -> list[str]:
@@ -142,7 +140,6 @@ def test_no_text_for_people_has_a_former_phrase() -> None:
     found = [
         f"{module.place}: {text}"
         for module in modules("orchestrix", "app", "sagas", "workers")
-        if not module.place.startswith(REWRITTEN_APART)
         for text in texts(module.place, module.tree)
         if FORMER_PHRASES.search(text)
     ]

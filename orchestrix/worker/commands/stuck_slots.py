@@ -77,7 +77,7 @@ class StuckSlots:
         late = clock.monotonic() - job.ends
         left = self._places - len(self.lost)
         LOGGER.error(
-            "%s still runs %.0f s after its timeout: its slot is blocked until it ends, %d of %d slots left; %s",
+            "%s still runs %.0f s after its timeout: its slot is blocked until it ends; slots left: %d of %d; %s",
             job.command.type, late, left, self._places, STUCK_SLOT_HINT, extra=job.told,
         )  # fmt: skip
         if verdict is not StateVerdict.CURRENT:

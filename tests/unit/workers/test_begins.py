@@ -134,7 +134,7 @@ async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_clo
     await eventually(lambda: rig.consumer.paused, deadline=5, message="it takes nothing more")
     told = [one.message for one in caplog.records if "its slot is blocked" in one.message]
     assert len(told) == 2
-    assert "0 of 2 slots left" in told[1]
+    assert "slots left: 0 of 2" in told[1]
     assert not rig.broker.queue(CREATE).unacked, "nothing that is over stays in hand"
     rig.send(3)
     await asyncio.sleep(0.1)
@@ -159,7 +159,7 @@ async def test_what_ends_after_its_place_was_lost_is_acknowledged_once(
     await eventually(lambda: begun, deadline=5)
     rig.rows.put(1, command_id="m-9")
     time.advance(60 + 11)
-    await eventually(lambda: "1 of 2 slots left" in caplog.text, deadline=5)
+    await eventually(lambda: "slots left: 1 of 2" in caplog.text, deadline=5)
     assert not rig.broker.queue(CREATE).unacked
     stuck.set()
     await eventually(lambda: worker.counts.done == 1, deadline=5, message="its event is confirmed")
