@@ -24,7 +24,7 @@ GUESSES: Final = 20
 GUESS_S: Final = 3.0
 """Seconds after which it may send one more."""
 MOST_ADDRESSES: Final = 10_000
-_ASK: Final = "send Authorization: Bearer and your secret"
+_ASK: Final = 'send "Authorization: Bearer <token>"'
 
 
 def actor(request: Request, tokens: Mapping[str, str]) -> str:
@@ -36,11 +36,11 @@ def actor(request: Request, tokens: Mapping[str, str]) -> str:
         return ANONYMOUS
     given = request.headers.getlist("authorization")
     if not given:
-        raise _unauthorized(f"This API wants to know who asks: {_ASK}.", "Bearer")
+        raise _unauthorized(f"Authentication required: {_ASK}.", "Bearer")
     secret = _digest(_secret(given))
     holders = [name for name, held in tokens.items() if compare_digest(_digest(held), secret)]
     if not holders:
-        raise _unauthorized(f"Nobody has this token: {_ASK}.", 'Bearer error="invalid_token"')
+        raise _unauthorized("Invalid token.", 'Bearer error="invalid_token"')
     return holders[0]
 
 
@@ -140,5 +140,5 @@ def _unauthorized(detail: str, challenge: str) -> Problem:
 
 
 def _too_often() -> Problem:
-    detail = f"Too many wrong tokens came from this address. Wait, then send a right one: one try in {GUESS_S:g} s."
+    detail = f"Too many invalid tokens from this address. Wait, then send a valid one: one try in {GUESS_S:g} s."
     return Problem("too_many_requests", detail, headers={"Retry-After": f"{GUESS_S:g}"})

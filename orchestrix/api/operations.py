@@ -30,6 +30,8 @@ from orchestrix.saga.messages import storable
 R = TypeVar("R")
 H = TypeVar("H", bound="Handler")
 
+EITHER: Final = "oneOf"
+"""In the schema of a body that needs one of several fields."""
 MAX_PART: Final = 1000
 """Code points that a part of a path may have: more than any name."""
 
@@ -212,4 +214,6 @@ def _sent(one: Operation, request: Request, answer: Answer) -> Response:
 
 def needs_body(model: type[BaseModel]) -> bool:
     """Whether the body cannot be left out."""
-    return any(field.is_required() for field in model.model_fields.values())
+    extra = model.model_config.get("json_schema_extra")
+    fits = EITHER in extra if isinstance(extra, dict) else False
+    return fits or any(field.is_required() for field in model.model_fields.values())

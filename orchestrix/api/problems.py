@@ -34,32 +34,32 @@ class ProblemType(NamedTuple):
 
 # Every error is a problem of RFC 9457 with a `code` from this table.
 CODES: Final[Mapping[str, ProblemType]] = {
-    "malformed_json": ProblemType(400, "The body is not acceptable JSON"),
+    "malformed_json": ProblemType(400, "The body is not valid JSON"),
     "bad_parameter": ProblemType(400, "A query parameter is wrong"),
     "bad_header": ProblemType(400, "A request header is wrong"),
     "bad_request": ProblemType(400, "The request is wrong"),
-    "unauthorized": ProblemType(401, "The API does not know who asks"),
+    "unauthorized": ProblemType(401, "Unauthorized"),
     "foreign_origin": ProblemType(403, "The request comes from another site"),
-    "not_found": ProblemType(404, "There is no such thing"),
+    "not_found": ProblemType(404, "Not found"),
     "method_not_allowed": ProblemType(405, "The method is not allowed here"),
     "request_timeout": ProblemType(408, "The request took too long to arrive"),
-    "already_exists": ProblemType(409, "The name is taken"),
+    "already_exists": ProblemType(409, "Already exists"),
     "use_apps": ProblemType(409, "Apps are created elsewhere"),
-    "idempotency_in_flight": ProblemType(409, "A request with this key has not ended yet"),
-    "illegal_transition": ProblemType(409, "That does not fit the state"),
-    "version_mismatch": ProblemType(412, "It has changed meanwhile"),
+    "idempotency_in_flight": ProblemType(409, "A request with this key is still in progress"),
+    "illegal_transition": ProblemType(409, "Not possible in this state"),
+    "version_mismatch": ProblemType(412, "The version has changed"),
     "body_too_large": ProblemType(413, "The body is too large"),
     "unsupported_media_type": ProblemType(415, "The body must be JSON"),
     "misdirected": ProblemType(421, "The request was meant for another host"),
     "invalid_body": ProblemType(422, "The body does not fit the schema"),
     "idempotency_key_reused": ProblemType(422, "The key was used for another request"),
-    "too_many_requests": ProblemType(429, "Too many at once, or one after the other"),
-    "head_too_large": ProblemType(431, "The head of the request is too large"),
-    "internal_error": ProblemType(500, "The server made a mistake"),
-    "not_implemented": ProblemType(501, "The request needs what this server does not have"),
+    "too_many_requests": ProblemType(429, "Too many requests"),
+    "head_too_large": ProblemType(431, "The request headers are too large"),
+    "internal_error": ProblemType(500, "Internal error"),
+    "not_implemented": ProblemType(501, "Not implemented"),
     "unavailable": ProblemType(503, "Try again later"),
-    "too_many_connections": ProblemType(503, "There are too many connections"),
-    "outcome_unknown": ProblemType(503, "It may or may not have happened"),
+    "too_many_connections": ProblemType(503, "Too many connections"),
+    "outcome_unknown": ProblemType(503, "The outcome is unknown"),
 }
 
 _CODE_OF_STATUS: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
@@ -141,13 +141,13 @@ def not_found(what: str) -> Problem:
 
 def internal_error() -> Problem:
     """500 that tells nothing about the inside; the log has the rest under the same correlation id."""
-    return Problem("internal_error", "Something unforeseen happened. The log has it under this X-Correlation-ID.")
+    return Problem("internal_error", "Unexpected error: the log has it under this X-Correlation-ID.")
 
 
 def cut_short(method: str) -> Problem:
     """503 for a request that the process does not wait for any longer, because it stops."""
     if method in ("GET", "HEAD"):
-        return Problem("unavailable", "This node is stopping. Try again.", headers={"Retry-After": "1"})
+        return Problem("unavailable", "This node is stopping. Retry in 1 s.", headers={"Retry-After": "1"})
     detail = f"This node stopped before it knew the end, so this may have happened or not. {_REPEAT}"
     return Problem("outcome_unknown", detail, headers={"Retry-After": "1"})
 
@@ -224,8 +224,8 @@ async def _absent(request: Request, error: Exception) -> Response:
 
 
 def _unavailable(phase: str | None) -> Response:
-    why = _PASSING.get(phase or "", "The database is away, slow or full")
-    return Problem("unavailable", f"{why}; nothing was changed. Try again.", headers={"Retry-After": "1"}).response()
+    why = _PASSING.get(phase or "", "The database is unavailable or overloaded")
+    return Problem("unavailable", f"{why}; nothing was changed. Retry in 1 s.", headers={"Retry-After": "1"}).response()
 
 
 async def _outcome_unknown(request: Request, error: Exception) -> Response:

@@ -117,7 +117,7 @@ def either(one: str, other: str) -> dict[str, Any]:
     """What a schema says where one of two fields is needed, and not both."""
     null, value = {"type": "null"}, {"not": {"type": "null"}}
     return {
-        "anyOf": [
+        "oneOf": [
             {"required": [name], "properties": {name: value, left_out: null}}
             for name, left_out in ((one, other), (other, one))
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -10,7 +10,8 @@ from orchestrix.api.answers import Answer
 from orchestrix.api.values import INTEGRAL, Moment, OptionalReason, Reason, RequiredReason, Span, asked, either
 from orchestrix.saga.messages import MAX_ID
 
-MOST_IDS = 1000
+MOST_IDS: Final = 1000
+NULL: Final = {"type": "null"}
 
 
 class RetryAction(RequiredReason):
@@ -75,7 +76,12 @@ class DeadlineAction(OptionalReason):
 class Redispatch(BaseModel):
     """To send again the commands that live sagas wait for; all of them where nothing else is said."""
 
-    model_config = asked(saga="app", ids=[1, 2], reason="the queue was deleted by hand")
+    model_config = asked(
+        {"anyOf": [{"properties": {"ids": NULL}}, {"required": ["saga"], "properties": {"saga": {"not": NULL}}}]},
+        saga="app",
+        ids=[1, 2],
+        reason="the queue was deleted by hand",
+    )
 
     saga: str | None = Field(None, description="Only this saga.")
     ids: list[Annotated[int, Field(ge=1, lt=MAX_ID), INTEGRAL]] | None = Field(

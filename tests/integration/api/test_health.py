@@ -132,7 +132,7 @@ async def test_ready_and_startup_follow_the_life_of_the_process(world: World) ->
         (False, False, "This node is starting, and takes requests once its database has answered; nothing"),
         (True, True, "This node is stopping; nothing"),
         (False, True, "This node is stopping; nothing"),
-        (True, False, "The database is away, slow or full; nothing"),
+        (True, False, "The database is unavailable or overloaded; nothing"),
     ],
 )
 async def test_a_node_that_takes_nothing_says_whether_it_only_starts_or_stops(
@@ -142,7 +142,7 @@ async def test_a_node_that_takes_nothing_says_whether_it_only_starts_or_stops(
     world.starter.answer = Unavailable("this node accepts no requests")
     answer = await world.client.post("/apps", json={"appName": "shop", "createdBy": "ada"})
     found = problem(answer, 503, "unavailable")
-    assert found["detail"] == f"{says} was changed. Try again."
+    assert found["detail"] == f"{says} was changed. Retry in 1 s."
     assert answer.headers["retry-after"] == "1"
 
 

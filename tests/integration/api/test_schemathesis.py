@@ -18,6 +18,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from orchestrix import clock
 from orchestrix.api import auth
 from orchestrix.api.connections import ConnectionLimits, Server, config
 from orchestrix.bootstrap.listening_socket import listening
@@ -34,6 +35,7 @@ CONFIG: Final[dict[str, Any]] = {
 }
 MODES: Final = tuple(schemathesis.GenerationMode)
 STREAMS: Final = ("/events", "/logs")
+KEY: Final = "Idempotency-Key"
 SECRET: Final = "the-secret-of-ada"
 Operation = APIOperation[Any, Any, Any, Any]
 
@@ -96,8 +98,10 @@ async def test_the_api_is_as_its_document_says(
     async with served(world) as url:
         with requests.Session() as session:
             for operation in operations(world, url):
+                if operation.path.startswith("/sagas/{name}") and not scale(0, 1):
+                    continue  # the same handlers as below /apps
                 for mode in MODES:
-                    wrong = await asyncio.to_thread(check, operation, mode, scale(40, 200), session)
+                    wrong = await asyncio.to_thread(check, operation, mode, scale(2, 100), session)
                     found |= {f"{operation.label} {mode.value}": wrong} if wrong else {}
     assert not found, "\n\n".join(f"{where}\n{what}" for where, what in found.items())
 
@@ -117,6 +121,8 @@ def check(operation: Operation, mode: schemathesis.GenerationMode, examples: int
     def ask(case: schemathesis.Case) -> None:
         excluded = [positive_data_acceptance] if operation.label in ACROSS else None
         headers = {"Authorization": f"Bearer {SECRET}"}
+        if KEY in (case.headers or {}) and mode is schemathesis.GenerationMode.POSITIVE:
+            headers[KEY] = clock.uuid7()  # each is used once
         case.call_and_validate(session=session, headers=headers, excluded_checks=excluded)
 
     try:
