@@ -103,9 +103,8 @@ async def _copy_tables(name: str, connection: AsyncConnection) -> None:
     await connection.exec_driver_sql(f"USE `{name}`")
     await connection.exec_driver_sql("SET foreign_key_checks = 0")
     for table in (await connection.exec_driver_sql(f"SHOW TABLES FROM `{_NAME}`")).scalars().all():
-        rows = await connection.exec_driver_sql(f"SHOW CREATE TABLE `{_NAME}`.`{table}`")
-        made = str(rows.mappings().one()["Create Table"])
-        await connection.exec_driver_sql(made.replace("%", "%%"))
+        shown = await connection.exec_driver_sql(f"SHOW CREATE TABLE `{_NAME}`.`{table}`")
+        await connection.exec_driver_sql(str(shown.mappings().one()["Create Table"]).replace("%", "%%"))
         await connection.exec_driver_sql(f"INSERT INTO `{table}` SELECT * FROM `{_NAME}`.`{table}`")
 
 
