@@ -1,4 +1,4 @@
-"""Columns for facts that answers need: what each history row is about, and what hinders an instance.
+"""Columns for facts that answers need: what a history row is about, when commands were sent and begun, what hinders.
 
 The types, and the reading of former texts, are written out here and not taken from the code, which goes on while this
 page stays. Nodes of the former release run beside it: all columns may be empty, and their rows stay so.
@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import mysql
 
 revision = "0010"
 down_revision = "0009"
 branch_labels = None
 depends_on = None
 
+TIME = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
 HISTORIES = {"apps": ("app_state_history", "app_id"), "saga_instances": ("saga_history", "instance_id")}
 INSTANCES_PER_BATCH = 500
 ROWS_PER_STATEMENT = 1000
@@ -38,6 +40,7 @@ def upgrade() -> None:
             _add(history, column)
     for instances in HISTORIES:
         _add(instances, sa.Column("hindered_by", sa.String(20)))
+        _add(instances, sa.Column("begun_at", TIME))
         _hindered_index(instances)
     _fill()
 
@@ -49,6 +52,7 @@ def downgrade() -> None:
     for instances in HISTORIES:
         if f"ix_{instances}_hindered" in _indexes(instances):
             op.drop_index(f"ix_{instances}_hindered", instances)
+        _drop(instances, "begun_at")
         _drop(instances, "hindered_by")
 
 
@@ -68,6 +72,8 @@ def _history_columns() -> list[sa.Column[Any]]:
         sa.Column("error_type", sa.String(200)),
         sa.Column("error", sa.Text()),
         sa.Column("trace_id", sa.String(32)),
+        sa.Column("sent_at", TIME),
+        sa.Column("begun_at", TIME),
     ]
 
 

@@ -37,7 +37,9 @@ class DeadLetterQuota:
             return int(self._left)
         self._used_up_at = now
         if self._seldom.may():
-            log.warning("limit of %d per minute for dead letters reached: the others stay in their queues", self._a_minute)
+            log.warning(
+                "limit of dead letters per minute reached (%d): the others stay in their queues", self._a_minute
+            )
         return 0
 
     def wait(self) -> float:

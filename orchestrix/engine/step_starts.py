@@ -196,7 +196,7 @@ class StepStartListener:
         after = begin(saga, row, said.began_ms_ago, now) if saga is not None else None
         if after is None or after.wake_at is None:
             return None
-        return BegunCommand(row.id, row.version, said.causation_id, after.wake_at, after.wait_ms)
+        return BegunCommand(row.id, row.version, said.causation_id, after.wake_at, after.wait_ms, after.begun_at)
 
     def _sent(self, row: Instance) -> tuple[str, datetime] | None:
         saga = self._catalog.of(row)

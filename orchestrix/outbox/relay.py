@@ -302,11 +302,17 @@ class OutboxRelay:
     async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
         now = self._database.now()
         late: dict[SagaTables, list[tuple[int, str, int]]] = {}
+        sent: dict[SagaTables, list[tuple[int, int]]] = {}
         for row in rows:
-            if row.timeout_ms and (now - row.created_at).total_seconds() > LATE_CONFIRM_S:
-                late.setdefault(saga_tables_of(row.saga), []).append((row.instance_id, row.id, row.timeout_ms))
+            if not row.timeout_ms:  # no command of a saga
+                continue
+            sent.setdefault(pair := saga_tables_of(row.saga), []).append((row.instance_id, row.version))
+            if (now - row.created_at).total_seconds() > LATE_CONFIRM_S:
+                late.setdefault(pair, []).append((row.instance_id, row.id, row.timeout_ms))
         for pair, moved in late.items():
             await instances.confirmed_late(tx, pair, sorted(moved))
+        for pair, commands in sent.items():
+            await history.sent(tx, pair, commands, now)
         # The instances first, in the order in which everybody locks them, then their outbox rows.
         await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self.node)
 

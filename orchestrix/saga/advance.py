@@ -25,7 +25,7 @@ UNDOING = frozenset({COMPENSATING, COMPENSATION_FAILED})
 def advance(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
     """What `event` does to `instance`; changes nothing by itself."""
     verdict = _judged(saga, instance, event, tick)
-    return consumed(verdict, event) if isinstance(verdict, SagaTransition) else verdict
+    return consumed(instance, verdict, event) if isinstance(verdict, SagaTransition) else verdict
 
 
 def _judged(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:

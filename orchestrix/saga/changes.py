@@ -24,6 +24,11 @@ COMPENSATED: Final = "compensated"
 MIGRATED: Final = "migrated"
 """It was moved to another version of its saga."""
 
+ENDS_OF_TRIES: Final = frozenset(
+    {STEP_SUCCEEDED, ATTEMPT_FAILED, STEP_FAILED, FAILURE_DEFERRED, STEP_HELD, STEP_UNDONE}
+)
+"""The kinds of changes that end a try."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeCause:

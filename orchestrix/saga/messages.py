@@ -126,7 +126,7 @@ class StepStarted:
 @dataclass(frozen=True, slots=True)
 class Event:
     """A worker's report. `causation_id` is the command's id; `error` is set for `evt.stepFailed` alone; `trace_id` is
-    that of the trace which its headers name."""
+    that of the trace which its headers name. `began_ms_ago` is how long its work took, where it says so."""
 
     type: str
     app_id: int
@@ -137,6 +137,7 @@ class Event:
     data: Mapping[str, Any]
     error: StepError | None = None
     trace_id: str | None = None
+    began_ms_ago: int | None = None
 
 
 def compact(value: object) -> str:
@@ -201,6 +202,7 @@ def event(
         data=_object(fields, "data"),
         error=_error(fields) if routing_key == STEP_FAILED else None,
         trace_id=trace_id(traceparent),
+        began_ms_ago=_duration(fields.get("beganMsAgo")),
     )
 
 
@@ -356,9 +358,16 @@ def _number(fields: Mapping[str, Any], name: str) -> int:
 
 def _ago(fields: Mapping[str, Any]) -> int:
     """Milliseconds since the start; a start in the future, by another clock, counts as now."""
-    value = fields.get("beganMsAgo", 0)
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    ago = _duration(fields.get("beganMsAgo", 0))
+    if ago is None:
         raise UnreadableMessage("beganMsAgo: must be a number of milliseconds")
+    return ago
+
+
+def _duration(value: object) -> int | None:
+    """Milliseconds; None for what is no number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
     return int(max(0, min(value, MAX_ID)))
 
 

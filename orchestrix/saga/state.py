@@ -95,10 +95,10 @@ class Instance:
     `wait_ms` is the wait that ends at `wake_at`; `command_id` is the id of the pending command, the same over all its
     copies. A live instance has either `wake_at` and `wake_reason`, or a `blocker`; an ended one has neither. `attempt`
     is that of the pending command, counted over all runs; `tries` counts in this run. `deadline_at` is the end of the
-    run's own time. `begun_id` is the last command that is known to have begun; `sent_at` is when the pending command
-    was sent, where its wake-up does not imply it any more. `hindered_by` is why its worker cannot go on, as far as that
-    was recorded: `unsent`, `broker_down`, `no_consumer` or `backlog`. `installation` is the id that its effect keys
-    begin with; empty for one that is older than that id.
+    run's own time. `begun_id` is the last command that is known to have begun, at `begun_at`; `sent_at` is when the
+    pending command was sent, where its wake-up does not imply it any more. `hindered_by` is why its worker cannot go
+    on, as far as that was recorded: `unsent`, `broker_down`, `no_consumer` or `backlog`. `installation` is the id that
+    its effect keys begin with; empty for one that is older than that id.
     """
 
     id: int
@@ -125,6 +125,7 @@ class Instance:
     begun_id: str | None = None
     sent_at: datetime | None = None
     hindered_by: str | None = None
+    begun_at: datetime | None = None
     progress: InstanceProgress = NO_PROGRESS
     installation: str = field(default="", compare=False)
 
@@ -169,7 +170,9 @@ class StateChange:
     """One row of history: the instance became `version` by going from `from_state` to `to_state`.
 
     `reason` is for people. `kind`, `step`, `error_type` and `error` are those of `ChangeCause`. `message_type` and
-    `message_id` name the message that was consumed, `trace_id` its trace. Rows of earlier releases may lack all seven.
+    `message_id` name the message that was consumed, `trace_id` its trace. `sent_at` is when the broker had confirmed
+    the command that was given out with this version; `begun_at` when the work of the try began that this change ends,
+    where its worker has said so. Rows of earlier releases may lack all of these.
     """
 
     version: int
@@ -188,3 +191,5 @@ class StateChange:
     error_type: str | None = None
     error: str | None = None
     trace_id: str | None = None
+    sent_at: datetime | None = None
+    begun_at: datetime | None = None

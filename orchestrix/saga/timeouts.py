@@ -89,9 +89,11 @@ def begin(saga: Saga, instance: Instance, ago_ms: int, now: datetime) -> Instanc
     if instance.wake_reason in (RETRY, JOB):
         return None
     longest = max(0, milliseconds(now - instance.updated_at))
-    at = now - timedelta(milliseconds=min(ago_ms, longest)) + order.timeout
+    begun_at = now - timedelta(milliseconds=min(ago_ms, longest))
+    at = begun_at + order.timeout
     at = at if instance.deadline_at is None else min(at, instance.deadline_at)
-    begun = replace(instance, begun_id=instance.command_id, wake_reason=DEADLINE, hindered_by=None)
+    begun = replace(instance, begun_id=instance.command_id, begun_at=begun_at, wake_reason=DEADLINE)
+    begun = replace(begun, hindered_by=None)
     if instance.wake_at > at and (instance.wake_reason == DEADLINE or not instance.wait_ms):
         return begun
     return replace(begun, wake_at=at, wait_ms=order.timeout_ms)

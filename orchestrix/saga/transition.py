@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from orchestrix.saga.commands import (
@@ -24,7 +24,7 @@ from orchestrix.saga.commands import (
 from orchestrix.saga.trace_context import trace_id
 
 from .catalog import Catalog
-from .changes import ChangeCause
+from .changes import ENDS_OF_TRIES, ChangeCause
 from .definition import (
     CREATED,
     FAILED,
@@ -158,16 +158,30 @@ def change(instance: Instance, target: str, why: ChangeCause, now: datetime) -> 
         step=why.step,
         error_type=why.error_type,
         error=why.error,
+        begun_at=instance.begun_at if instance.begun and why.kind in ENDS_OF_TRIES else None,
     )
 
 
-def consumed(moved: SagaTransition, event: Event) -> SagaTransition:
-    """`moved`, which `event` has caused: its first history row names the message, and all name its trace."""
+def consumed(before: Instance, moved: SagaTransition, event: Event) -> SagaTransition:
+    """`moved`, which `event` has made of `before`: the first history row names the message, and all name its trace."""
     first, *others = moved.history
-    first = replace(first, message_type=event.type, message_id=event.id, trace_id=event.trace_id)
+    begun_at = _begun_at(before, first, event)
+    first = replace(first, message_type=event.type, message_id=event.id, trace_id=event.trace_id, begun_at=begun_at)
     if event.trace_id is not None:
         others = [replace(row, trace_id=event.trace_id) for row in others]
     return replace(moved, history=(first, *others))
+
+
+def _begun_at(before: Instance, row: StateChange, event: Event) -> datetime | None:
+    """When the work of the try began that `event` ends: as it says, or as its worker has reported before.
+
+    It is taken to lie between the last change before the command and now, whatever a clock says.
+    """
+    pending = event.causation_id in (None, before.command_id)
+    if event.began_ms_ago is None:
+        return row.begun_at if pending else None
+    longest = milliseconds(row.at - (before.updated_at if pending else before.created_at))
+    return row.at - timedelta(milliseconds=max(0, min(event.began_ms_ago, longest)))
 
 
 def move(saga: Saga, instance: Instance, target: str, why: StateChange, *, forced: bool = False) -> Instance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -28,7 +29,7 @@ from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
 BEFORE = "0009"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-NEW = ("kind", "step", "message_type", "message_id", "error_type", "error", "trace_id")
+NEW = ("kind", "step", "message_type", "message_id", "error_type", "error", "trace_id", "sent_at", "begun_at")
 HOLD = StepError("Hold", "look at it", retryable=False, hold=True)
 
 
@@ -100,7 +101,7 @@ async def fill(tx: Transaction, id: int, run: Run) -> None:
 def instance_values(pair: SagaTables, id: int, one: Instance) -> dict[str, Any]:
     """The columns of an instance that the release before knew."""
     names = {"key": f"{one.key}-{id}", "saga": one.saga} if pair.saga is None else {"app_name": f"{one.key}-{id}"}
-    skipped = {"id", "key", "saga", "progress", "data", "installation", "hindered_by"}
+    skipped = {"id", "key", "saga", "progress", "data", "installation", "hindered_by", "begun_at"}
     fields = {name: getattr(one, name) for name in Instance.__slots__ if name not in skipped}
     progress = None if one.progress is NO_PROGRESS else one.progress.to_json()
     return {"id": id, **names, **fields, "data": dict(one.data), "progress": progress}
@@ -187,6 +188,16 @@ async def test_many_instances_are_filled_batch_by_batch(
     kinds = [row.kind for row in run.history]
     assert [kind for id, kind in found if id != 6] == kinds * 10
     assert {kind for id, kind in found if id == 6} == {"seen"}
+
+
+async def test_upgrades_at_once_fill_in_turn(database: Database, empty_url: str) -> None:
+    """Between two batches, too, no other upgrade may begin."""
+    async with database.begin() as tx:
+        await fill(tx, 1, good(APP_PROVISIONING))
+    await asyncio.gather(*(migrator.upgrade(empty_url) for _ in range(3)))
+    assert await migrator.current(database) == migrator.HEAD
+    assert await migrator.check(empty_url) == []
+    assert None not in [row.kind for row in await rows(database, "app", 1)]
 
 
 def load() -> ModuleType:

@@ -211,9 +211,11 @@ class MySql:
 
     async def update(self, tx: StatementExecutor, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
         moved: set[int] = set()
-        place = bulk.match.index("id")
+        place = bulk.match.index("id") if "id" in bulk.match else None
         for document, part in documents([kind(column) for _, column in bulk.fields], rows):
             result = await tx.execute(_update(bulk), {"doc": document})
+            if place is None:
+                continue
             if result.rowcount == len(part):
                 moved.update(row[place] for row in part)
             else:

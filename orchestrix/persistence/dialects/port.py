@@ -166,7 +166,7 @@ class Dialect(Protocol):
         """Of outbox rows that were selected and locked as first of their saga, those that still are."""
 
     async def update(self, tx: StatementExecutor, bulk: BulkUpdate, rows: Sequence[Row]) -> set[int]:
-        """Updates the rows that match; the ids of those that did."""
+        """Updates the rows that match; the ids of those that did, where `id` is one of the values to match."""
 
     async def insert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         """Inserts all rows."""

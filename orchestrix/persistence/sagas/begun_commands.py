@@ -22,6 +22,7 @@ class BegunCommand:
     command_id: str
     wake_at: datetime
     wait_ms: int
+    begun_at: datetime | None = None
 
 
 async def note(tx: Transaction, pair: SagaTables, rows: Sequence[BegunCommand]) -> set[int]:
@@ -30,7 +31,7 @@ async def note(tx: Transaction, pair: SagaTables, rows: Sequence[BegunCommand]) 
     Not those that a person holds, that wait for their next try or for a job, or that have ended. Not in the history.
     """
     values = [
-        (row.id, row.version, row.command_id, row.wake_at, DEADLINE, row.wait_ms, None)
+        (row.id, row.version, row.command_id, row.wake_at, DEADLINE, row.wait_ms, None, row.begun_at)
         for row in sorted(rows, key=lambda row: row.id)
     ]
     return await tx.dialect.update(tx, _update(pair), values) if values else set()
@@ -41,6 +42,6 @@ def _update(pair: SagaTables) -> BulkUpdate:
     return BulkUpdate(
         pair.instances,
         match=("id", "version"),
-        change=("begun_id", "wake_at", "wake_reason", "wait_ms", "hindered_by"),
+        change=("begun_id", "wake_at", "wake_reason", "wait_ms", "hindered_by", "begun_at"),
         guard=f"blocker IS NULL AND wake_at IS NOT NULL AND wake_reason NOT IN ('{RETRY}', '{JOB}')",
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import and_, func, or_, select
 
-from orchestrix.persistence.dialects import BulkInsert
+from orchestrix.persistence.dialects import BulkInsert, BulkUpdate
 from orchestrix.persistence.dialects.port import Row
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.sagas.saga_tables import SagaTables
@@ -35,6 +36,8 @@ _FIELDS: Final = (
     "error_type",
     "error",
     "trace_id",
+    "sent_at",
+    "begun_at",
 )
 _UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED)
 _MESSAGE_ID: Final = 255
@@ -46,6 +49,13 @@ async def insert(tx: Transaction, pair: SagaTables, rows: Sequence[tuple[int, St
     bulk, values = additions(pair, rows)
     if values:
         await tx.dialect.insert(tx, bulk, values)
+
+
+async def sent(tx: Transaction, pair: SagaTables, commands: Sequence[tuple[int, int]], at: datetime) -> None:
+    """Notes that the commands which were given out with these (instance id, version) were sent, if it is not noted."""
+    rows = [(id, version, at) for id, version in sorted(set(commands))]
+    if rows:
+        await tx.dialect.update(tx, _sending(pair), rows)
 
 
 def additions(pair: SagaTables, rows: Sequence[tuple[int, StateChange]]) -> tuple[BulkInsert, list[Row]]:
@@ -100,11 +110,18 @@ def _values(id: int, change: StateChange) -> tuple[Any, ...]:
         _perhaps(change.error_type, _ERROR_TYPE),
         _perhaps(change.error),
         change.trace_id,
+        change.sent_at,
+        change.begun_at,
     )
 
 
 def _perhaps(text: str | None, limit: int | None = None) -> str | None:
     return None if text is None else cleaned(text, limit)
+
+
+@cache
+def _sending(pair: SagaTables) -> BulkUpdate:
+    return BulkUpdate(pair.history, match=(pair.owner, "version"), change=("sent_at",), guard="sent_at IS NULL")
 
 
 @cache

@@ -38,6 +38,7 @@ _COMMON: Final = (
     "begun_id",
     "sent_at",
     "hindered_by",
+    "begun_at",
     "progress",
 )
 _MOVING: Final = (
@@ -55,7 +56,7 @@ _MOVING: Final = (
     "hindered_by",
 )
 _JSON: Final = ("data", "progress")
-_LATER: Final = ("begun_id", "sent_at", "hindered_by")
+_LATER: Final = ("begun_id", "sent_at", "hindered_by", "begun_at")
 """Columns that are empty when an instance begins and that a migration leaves: they are about one command alone."""
 _BEGINNING: Final = tuple(name for name in _COMMON if name not in (*_JSON, *_LATER))
 moving_values: Final = attrgetter(*_MOVING)

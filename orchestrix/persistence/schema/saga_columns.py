@@ -47,6 +47,7 @@ def instance_columns() -> list[Column[Any]]:
         Column("begun_id", String(36)),
         Column("sent_at", UtcTime),
         Column("hindered_by", String(20)),
+        Column("begun_at", UtcTime),
     ]
 
 
@@ -83,6 +84,8 @@ def history_columns(owner: str, table: str) -> list[SchemaItem]:
         Column("error_type", String(200)),
         Column("error", Text),
         Column("trace_id", String(32)),
+        Column("sent_at", UtcTime),
+        Column("begun_at", UtcTime),
         UniqueConstraint(owner, "version"),
     ]
 

@@ -24,7 +24,7 @@ def succeeded(job: CommandDelivery, data: Mapping[str, Any]) -> Outgoing:
 
     Raises `ValueError`, `TypeError` or `RecursionError` if `data` is not JSON.
     """
-    return _event(job, job.order.event, {"data": data} if data else {})
+    return _event(job, job.order.event, {**({"data": data} if data else {}), **_begun(job)})
 
 
 def failed(job: CommandDelivery, error: StepError) -> Outgoing:
@@ -33,12 +33,17 @@ def failed(job: CommandDelivery, error: StepError) -> Outgoing:
     A redelivered command may have taken effect already: an earlier worker may have died between its work and its event.
     """
     told = replace(error, unsure=error.unsure or job.redelivered)
-    return _event(job, STEP_FAILED, {"error": error_fields(told)})
+    return _event(job, STEP_FAILED, {"error": error_fields(told), **_begun(job)})
 
 
 def started(job: CommandDelivery, ago: float) -> Outgoing:
     """The event that says that the work started `ago` seconds before now."""
     return _event(job, STEP_STARTED, {"beganMsAgo": max(0, round(ago * 1000))})
+
+
+def _begun(job: CommandDelivery) -> dict[str, int]:
+    """How long the work has taken, where it has begun at all."""
+    return {} if job.begun is None else {"beganMsAgo": max(0, round((clock.monotonic() - job.begun) * 1000))}
 
 
 def error_fields(error: StepError) -> dict[str, Any]:

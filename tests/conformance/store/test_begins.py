@@ -46,11 +46,13 @@ async def test_a_begin_moves_the_wake_up_only_while_nothing_else_has(database: D
         await instances.update(tx, pair, changes)
         rows = [BegunCommand(one.id, one.version, str(one.command_id), at, 7) for _, one in changes[1:]]
         old = BegunCommand(moved.id, moved.version, str(moved.command_id), at, 7)
-        done = await begun_commands.note(tx, pair, [*rows, old, BegunCommand(free.id, 1, str(free.command_id), at, 7)])
+        began = free.updated_at + timedelta(microseconds=3)
+        mine = BegunCommand(free.id, 1, str(free.command_id), at, 7, began)
+        done = await begun_commands.note(tx, pair, [*rows, old, mine])
         assert await begun_commands.note(tx, pair, []) == set()
     assert done == {free.id}
     found = await now(database, pair)
-    assert found[free.id] == replace(free, wake_at=at, wait_ms=7, begun_id=free.command_id)
+    assert found[free.id] == replace(free, wake_at=at, wait_ms=7, begun_id=free.command_id, begun_at=began)
     assert found[free.id].begun
     for _, unchanged in changes:
         assert found[unchanged.id] == unchanged

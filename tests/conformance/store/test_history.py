@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -145,3 +146,29 @@ async def test_a_failure_counts_until_its_step_is_done(database: Database, of: O
 
 def moved(instance: Instance, version: int, source: str | None, target: str) -> StateChange:
     return replace(change(instance, version), from_state=source, to_state=target)
+
+
+async def test_it_is_noted_when_a_command_was_sent_and_never_again(database: Database, of: Of) -> None:
+    pair, saga = of
+    one, other = await some(database, 2, pair, saga)
+    rows = [(owner.id, change(owner, version)) for owner in (one, other) for version in (1, 2, 3)]
+    at = one.created_at + timedelta(seconds=1)
+    later = at + timedelta(seconds=1)
+    async with database.begin() as tx:
+        await history.insert(tx, pair, rows)
+        await history.sent(tx, pair, [(other.id, 3), (one.id, 2), (one.id, 2), (one.id, 4711)], at)
+        await history.sent(tx, pair, [(one.id, 2), (one.id, 3)], later)
+        await history.sent(tx, pair, [], later)
+    async with database.read() as connection:
+        assert [row.sent_at for row in await history.listing(connection, pair, one.id, 0, 9)] == [None, at, later]
+        assert [row.sent_at for row in await history.listing(connection, pair, other.id, 0, 9)] == [None, None, at]
+
+
+async def test_the_begin_of_the_work_that_a_change_ends_is_kept(database: Database, of: Of) -> None:
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    row = replace(change(one, 1), begun_at=one.created_at + timedelta(microseconds=7))
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, row)])
+    async with database.read() as connection:
+        assert await history.listing(connection, pair, one.id, 0, 9) == [row]

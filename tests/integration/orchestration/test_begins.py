@@ -214,3 +214,17 @@ async def test_a_wave_of_time_outs_is_said_once(rig: Rig, caplog: pytest.LogCapt
     said = [one.getMessage() for one in caplog.records if "ran out of time" in one.getMessage()]
     assert len(said) == 1
     assert "cmd.hurry" in said[0]
+
+
+async def test_history_says_when_work_began_by_its_report_or_by_its_end(rig: Rig) -> None:
+    await rig.begins.start()
+    app = await rig.begin("told")
+    await say(rig, app, 0)
+    begun = await rig.until(app, lambda now: now.begun)
+    assert begun.begun_at is not None
+    rig.report(app, "evt.gitRepoCreated")
+    second = await rig.reached(app, "REGISTERING")
+    rig.report(second, "evt.appRegistered", beganMsAgo=0)
+    done = await rig.reached(app, "COMPLETED")
+    rows = await rig.history(done)
+    assert [row.begun_at for row in rows] == [None, begun.begun_at, None, rows[3].at]

@@ -688,7 +688,7 @@ async def test_more_than_a_minute_has_room_for_stays_in_its_queue(
     await eventually(lambda: mover.trouble() is not None, deadline=5)
     await holds(lambda: mover.trouble() is not None, during=1.0)
     assert len(await house.all_kept()) == 6, "five of them, and the command, which does not count"
-    said = [one for one in caplog.records if "per minute for dead letters" in one.getMessage()]
+    said = [one for one in caplog.records if "limit of dead letters per minute" in one.getMessage()]
     assert len(said) == 1
     await mover.stop()
     await house.holds(f"{CREATED}.dead", 7)

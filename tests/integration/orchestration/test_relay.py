@@ -215,3 +215,42 @@ async def test_a_stopping_relay_gives_up_the_claims_of_what_is_in_flight(rig: Ri
     await other.outbox_empty(deadline=2)
     assert other.sent("cmd.createGitRepo") == [app.command_id]
     await other.stop()
+
+
+async def test_history_says_when_each_command_was_sent(rig: Rig) -> None:
+    before = rig.database.now()
+    app, own = await rig.begin("one"), await rig.begin("own", saga="calm")
+    await rig.outbox_empty()
+    for one in (app, own):
+        (row,) = await rig.history(one)
+        assert row.sent_at is not None
+        assert before <= row.sent_at <= rig.database.now()
+    rig.report(app, "evt.gitRepoCreated")
+    await rig.reached(app, "REGISTERING")
+    await rig.outbox_empty()
+    rows = await rig.history(app)
+    assert [row.sent_at is not None for row in rows] == [True, False, True], "the row that gave the command out"
+    assert rows[0].sent_at <= (rows[2].sent_at or before)  # type: ignore[operator]
+
+
+async def test_a_command_that_was_not_confirmed_is_not_said_to_be_sent(rig: Rig) -> None:
+    rig.broker.go_down()
+    app = await rig.begin("one")
+    assert [row.sent_at for row in await rig.history(app)] == [None]
+    rig.broker.come_up()
+    await rig.outbox_empty()
+    assert None not in [row.sent_at for row in await rig.history(app)]
+
+
+async def test_a_second_copy_leaves_when_the_first_was_sent(rig: Rig) -> None:
+    app = await rig.begin("one")
+    await rig.outbox_empty()
+    first = await rig.history(app)
+    command = command_for(APP_PROVISIONING, app)
+    assert command is not None
+    async with rig.database.begin() as tx:
+        await outbox.insert(tx, [row_for(app, command)], claimed_by=None, lease_s=0.0)
+    rig.relay.poke()
+    await rig.outbox_empty()
+    assert len(rig.sent("cmd.createGitRepo")) == 2
+    assert await rig.history(app) == first

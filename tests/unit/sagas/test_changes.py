@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
 from orchestrix.saga.actions.clone import held_clone
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.messages import StepError
+from orchestrix.saga.messages import event as read_event
+from orchestrix.saga.timeouts import begin
 from orchestrix.saga.trace_context import trace_id
 from orchestrix.saga.transition import SagaStart, start
 from tests.unit.sagas.builders import FOR_GOOD, NOW, failure, success
@@ -180,3 +183,68 @@ def test_a_start_names_the_trace_of_its_request() -> None:
 )
 def test_a_trace_id_is_that_of_a_traceparent(header: object, trace: str | None) -> None:
     assert trace_id(header) == trace
+
+
+# When the work of a try began.
+
+
+def says(run: Run, ms: int | None, command: str | None = None) -> datetime | None:
+    """What the row of a success says that tells how long its work took."""
+    cause = run.instance.command_id if command is None else command
+    run.hears(replace(success(TRIP.steps[0].event), causation_id=cause, began_ms_ago=ms))
+    return run.history[-2].begun_at
+
+
+def test_an_event_says_when_the_work_began_that_it_ends() -> None:
+    run = Run()
+    run.passes(30)
+    assert says(run, 12_000) == run.now - timedelta(seconds=12)
+    assert run.history[-1].begun_at is None, "what follows at once ends no try"
+
+
+def test_no_work_began_before_its_command_or_after_its_end() -> None:
+    run, other = Run(), Run()
+    began = run.now
+    run.passes(30)
+    assert says(run, 3_600_000) == began
+    assert says(other, -5) == other.now
+
+
+def test_without_a_word_of_the_event_the_report_of_the_begin_counts() -> None:
+    run = Run()
+    run.passes(9)
+    begun = begin(TRIP, run.instance, 4_000, run.now)
+    assert begun is not None
+    run.instance = begun
+    assert begun.begun_at == run.now - timedelta(seconds=4)
+    late = Run()
+    late.instance = begun
+    assert says(late, None) == begun.begun_at
+    run.expires()
+    assert (said(run), run.history[-1].begun_at) == ([("attempt_failed", "flight", None)], begun.begun_at)
+    run.expires()
+    run.fails()
+    assert run.history[-1].begun_at is None, "that was the try before"
+
+
+def test_without_any_word_it_is_unknown() -> None:
+    assert says(Run(), None) is None
+
+
+def test_the_success_of_an_earlier_try_says_nothing_of_the_begin_of_the_present_one() -> None:
+    run = Run()
+    first = run.instance.command_id
+    run.fails(AGAIN)
+    run.expires()
+    begun = begin(TRIP, run.instance, 0, run.now)
+    assert begun is not None
+    run.instance = begun
+    assert says(run, None, first) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "read"), [("1200", 1200), ("0.9", 0), ("-3", 0), ('"soon"', None), ("true", None), ("null", None)]
+)
+def test_what_an_event_says_of_its_work_is_read_or_ignored(given: str, read: int | None) -> None:
+    body = b'{"appId": 7, "correlationId": "c", "beganMsAgo": %s}' % given.encode()
+    assert read_event("evt.x", body).began_ms_ago == read
