@@ -77,7 +77,7 @@ def test_dev_answers_until_its_jobs_have_ended_and_says_that_it_is_stopping(
     told = processes.run("cluster", "status").stdout.split("\n")
     assert told[0].split(maxsplit=1) == ["leader", "nobody (this node is stopping)"]
     workers = [line.split() for line in told if "DRAINING" in line]
-    assert [line[1:] for line in workers if line[2] == "[]"], "its worker takes nothing new"
+    assert [line[1:] for line in workers if line[2] == "-"], "its worker takes nothing new"
     (node,) = httpx.get(f"{api}/cluster", timeout=20).json()["nodes"]
     assert (node["state"], node["jobCount"]) == ("DRAINING", 1), "it is seen to end, and goes on with its job"
     answer = processes.run("doctor")
