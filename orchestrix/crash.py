@@ -117,19 +117,19 @@ RESERVED: Final = frozenset({*(name.partition(".")[0] for name in POINTS), "cmd"
 class _Countdown:
     """How often the point may still be passed; thread-safe."""
 
-    def __init__(self, name: str, passages: int) -> None:
+    def __init__(self, name: str, count: int) -> None:
         self.name = name
-        self._passages, self._passed = passages, itertools.count(1)
+        self._count, self._passed = count, itertools.count(1)
 
     def passed(self, name: str) -> None:
-        if name == self.name and next(self._passed) == self._passages:
+        if name == self.name and next(self._passed) == self._count:
             # Bypasses the sink of stderr, whose thread is killed before it has written.
-            os.write(STDERR, f"crash point {name}:{self._passages} reached\n".encode())
+            os.write(STDERR, f"crash point {name}:{self._count} reached\n".encode())
             os._exit(EXIT_CODE)
 
 
 _armed: _Countdown | None = None
-_heard: Callable[[str], None] | None = None
+_listener: Callable[[str], None] | None = None
 
 
 def arm(environ: Mapping[str, str]) -> None:
@@ -169,25 +169,25 @@ def crash_point(name: str) -> None:
     Without a test nothing happens, nor is the name looked at. Elsewhere it raises `ConfigError` for a name that is not
     of two words or more, with dots between, or that begins like a point of the library, a command or an event.
     """
-    if _armed is None and _heard is None:
+    if _armed is None and _listener is None:
         return
     if not is_own(name):
         example = "write two words with a dot, e.g. mail.sent"
         raise ConfigError(f"crash_point({name!r}): {example}, the first not one of {', '.join(sorted(RESERVED))}")
-    if _heard is not None:
-        _heard(name)
+    if _listener is not None:
+        _listener(name)
     point(name)
 
 
 @contextmanager
-def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
+def crash_point_listener(listener: Callable[[str], None]) -> Iterator[None]:
     """Calls `listener` each time that a `crash_point` is passed inside the block."""
-    global _heard
-    before, _heard = _heard, listener
+    global _listener
+    before, _listener = _listener, listener
     try:
         yield
     finally:
-        _heard = before
+        _listener = before
 
 
 async def within(name: str, work: Coroutine[Any, Any, T]) -> T:

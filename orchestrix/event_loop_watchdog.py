@@ -30,10 +30,10 @@ class EventLoopWatchdog:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._moved = _CLOCK.monotonic()
+        self._progress_at = _CLOCK.monotonic()
         self._thread_id = 0
         self._over = threading.Event()
-        self._told: set[CodeType] = set()
+        self._logged: set[CodeType] = set()
 
     def start(self) -> None:
         """Begins with the loop's next iteration."""
@@ -45,34 +45,34 @@ class EventLoopWatchdog:
 
     def _begin(self) -> None:
         self._thread_id = threading.get_ident()
-        self._beat()
+        self._note_progress()
         threading.Thread(target=self._watch, name="orchestrix-stalls", daemon=True).start()
 
-    def _beat(self) -> None:
-        self._moved = _CLOCK.monotonic()
+    def _note_progress(self) -> None:
+        self._progress_at = _CLOCK.monotonic()
         if not self._over.is_set():
-            self._loop.call_later(CHECK_INTERVAL_S, self._beat)
+            self._loop.call_later(CHECK_INTERVAL_S, self._note_progress)
 
     def _watch(self) -> None:
         while not self._over.wait(CHECK_INTERVAL_S):
-            lag = _CLOCK.monotonic() - self._moved
+            stall_s = _CLOCK.monotonic() - self._progress_at
             if (
-                lag - CHECK_INTERVAL_S > BLOCKED_AFTER_S
+                stall_s - CHECK_INTERVAL_S > BLOCKED_AFTER_S
                 and (frame := sys._current_frames().get(self._thread_id)) is not None
             ):
-                self._tell(lag, frame)
+                self._log_stall(stall_s, frame)
 
-    def _tell(self, lag: float, frame: FrameType) -> None:
-        guilty = _blocking_frame(frame)
-        if guilty is None or guilty.f_code in self._told:
+    def _log_stall(self, stall_s: float, frame: FrameType) -> None:
+        blocking = _blocking_frame(frame)
+        if blocking is None or blocking.f_code in self._logged:
             return
-        self._told.add(guilty.f_code)
-        where = f"{guilty.f_globals.get('__name__', '?')}.{guilty.f_code.co_qualname}"
+        self._logged.add(blocking.f_code)
+        where = f"{blocking.f_globals.get('__name__', '?')}.{blocking.f_code.co_qualname}"
         stack = "".join(traceback.format_stack(frame, limit=30))
         log.warning(
             "%s blocked the event loop for %.1f s: await what takes long, or write a def, which runs in a thread",
             where,
-            lag,
+            stall_s,
             extra={"stack": stack},
         )
 

@@ -26,9 +26,9 @@ class PeriodicDuty:
     A term that has ended is no failure: there is nothing more to do.
     """
 
-    def __init__(self, name: str, look: Callable[[], Awaitable[float]], wake: WakeSignal | None = None) -> None:
+    def __init__(self, name: str, run_once: Callable[[], Awaitable[float]], wake: WakeSignal | None = None) -> None:
         self._name = name
-        self._look = look
+        self._run_once = run_once
         self._wake = wake or WakeSignal()
         self._loop = Loop(name, self._round)
 
@@ -42,7 +42,7 @@ class PeriodicDuty:
 
     async def _round(self) -> None:
         try:
-            seconds = await self._look()
+            seconds = await self._run_once()
         except StaleTermError as over:
             log.warning("%s: %s", self._name, over)
             await asyncio.Event().wait()

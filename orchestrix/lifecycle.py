@@ -35,9 +35,9 @@ _left: set[object] = set()
 """Abandoned work that may still run: no other reference to it exists."""
 
 
-def backoff(failures: int, first: float = 0.1, longest: float = 5.0) -> float:
-    """Seconds to wait after that many failures in a row: `first`, doubled up to `longest`, with jitter."""
-    return clock.uniform(first / 2, min(longest, first * 2 ** min(failures, 6)))
+def backoff(failures: int, first: float = 0.1, max_s: float = 5.0) -> float:
+    """Seconds to wait after that many failures in a row: `first`, doubled up to `max_s`, with jitter."""
+    return clock.uniform(first / 2, min(max_s, first * 2 ** min(failures, 6)))
 
 
 def settle_memory() -> None:
@@ -129,19 +129,19 @@ def _forgotten(task: asyncio.Future[Any]) -> None:
         log.debug("abandoned work failed", exc_info=error)
 
 
-async def stop_stage(doing: str, work: Awaitable[None], within: float) -> None:
+async def stop_stage(doing: str, work: Awaitable[None], timeout_s: float) -> None:
     """A stage of a shutdown: neither an error nor a hang in it keeps the next stages from running. Both are logged;
-    what has not ended `within` so many seconds is cancelled and abandoned.
+    what has not ended `timeout_s` so many seconds is cancelled and abandoned.
     """
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({task}, timeout=within)
+        await asyncio.wait({task}, timeout=timeout_s)
     except asyncio.CancelledError:
         task.cancel()
         abandon(task)
         raise
     if not task.done():
-        log.error("%s did not finish within %g s; abandoned", doing, within)
+        log.error("%s did not finish within %g s; abandoned", doing, timeout_s)
         task.cancel()
         abandon(task)
     elif not task.cancelled() and (error := task.exception()) is not None:
@@ -188,13 +188,13 @@ def _names(tasks: Collection[asyncio.Future[Any]]) -> str:
 
 
 class DaemonThreadPool(ThreadPoolExecutor):
-    """The threads of a loop (`asyncio.to_thread`): at most `most` at once, as in a pool, but they do not keep the
+    """The threads of a loop (`asyncio.to_thread`): at most `limit` at once, as in a pool, but they do not keep the
     process alive. A subclass of the pool because a loop accepts nothing else.
     """
 
-    def __init__(self, most: int = min(32, (os.cpu_count() or 1) + 4)) -> None:
+    def __init__(self, limit: int = min(32, (os.cpu_count() or 1) + 4)) -> None:
         super().__init__()
-        self._most, self._running = most, 0
+        self._limit, self._running = limit, 0
         self._calls: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
 
@@ -202,7 +202,7 @@ class DaemonThreadPool(ThreadPoolExecutor):
         """Calls it as soon as a thread is free."""
         answer: Future[T] = Future()
         with self._changed:
-            if self._running < self._most:
+            if self._running < self._limit:
                 threading.Thread(target=self._work, name="orchestrix-beside", daemon=True).start()
                 self._running += 1
             self._calls.append(lambda: _answer(answer, lambda: fn(*args, **kwargs)))
@@ -362,18 +362,18 @@ class Health:
         self.draining = False
         self.needs = needs
 
-    def watch(self, component: str, probe: Callable[[], str | None], *, vital: bool = True) -> None:
+    def watch(self, component: str, probe: Callable[[], str | None], *, critical: bool = True) -> None:
         """`probe` returns what is wrong, in a sentence without secrets, or None. Must not block.
 
         A problem of a component that is not vital is shown, but work is accepted all the same.
         """
-        self._probes[component] = probe, vital
+        self._probes[component] = probe, critical
 
     def checks(self) -> list[Check]:
         """Every component, as it is now."""
-        found = [(name, probe(), vital) for name, (probe, vital) in self._probes.items()]
+        found = [(name, probe(), critical) for name, (probe, critical) in self._probes.items()]
         found.sort(key=lambda one: one[0] != self.FIRST)
-        return [Check(name, reason is None or not vital, reason) for name, reason, vital in found]
+        return [Check(name, reason is None or not critical, reason) for name, reason, critical in found]
 
     def needed(self) -> list[Check]:
         """Those of `checks` that decide whether new work can be taken."""

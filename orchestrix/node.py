@@ -93,13 +93,13 @@ class Node:
     membership: Services
 
     @property
-    def known_as(self) -> str:
+    def current_id(self) -> str:
         """Its present id in the cluster: not its name, where it was declared dead and has joined anew."""
         coordinator = self.cluster.coordinator
         return self.context.name if coordinator is None else coordinator.node_id
 
     @property
-    def within(self) -> float:
+    def leave_limit_s(self) -> float:
         """Seconds in which it leaves the cluster, whatever happens: each part of that has its own limit."""
         return self.context.settings.cluster.handoff_hard + 5 * CLOSE_TIMEOUT_S
 
@@ -117,7 +117,7 @@ class Node:
 
     async def settled(self) -> None:
         """Waits until the broker is up and, where that is a duty, has been sent again what it may have lost."""
-        await self.context.broker.wait_up()
+        await self.context.broker.wait_connected()
         if ORCHESTRATOR in self.context.roles:
             await self.engine.reset_detector.agreed.wait()
         if self.cluster.coordinator is not None:
@@ -164,7 +164,7 @@ def open_node(
         roles=roles,
         catalog=catalog,
         name=name,
-        alone=alone,
+        single_process=alone,
         links=ClusterLinks(membership_database(settings, database, roles), partial(open_broker, broker_url)),
     )
 
@@ -177,7 +177,7 @@ def build_node(
     roles: frozenset[str],
     catalog: Catalog,
     name: str,
-    alone: bool = False,
+    single_process: bool = False,
     links: ClusterLinks | None = None,
     database_watch: DatabaseWatch | None = None,
     signals: NodeSignals | None = None,
@@ -185,10 +185,10 @@ def build_node(
 ) -> Node:
     """A node over this database and this broker; nothing of it runs yet. Raises `ConfigError` and `DefinitionError`.
 
-    `links` are the connections of a coordinator. `alone` as in `NodeContext`. `database_watch`, `signals` and the jobs
-    of steps may be the caller's own.
+    `links` are the connections of a coordinator. `single_process` as in `NodeContext`. `database_watch`, `signals` and
+    the jobs of steps may be the caller's own.
     """
-    node = NodeContext(name, settings, roles, database, broker, catalog, signals or NodeSignals(), alone)
+    node = NodeContext(name, settings, roles, database, broker, catalog, signals or NodeSignals(), single_process)
     health = Health(frozenset({"Database"}) if API in roles else None)
     ids = NodeIds(name, partial(unique_name, settings))
     notifiers = make_notifiers(node, ids.is_current)
@@ -196,7 +196,7 @@ def build_node(
     relay = _relay(node, [dead_dispatches.refused, redrive.refused])
     dead_letters = assemble_dead_letters(node, dead_dispatches)
     jobs = assemble_jobs(node, notifiers)
-    schedules = ScheduleService(database, notifiers.leader, jobs.stops.tell)
+    schedules = ScheduleService(database, notifiers.leader, jobs.stops.publish)
     engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))
     cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers))
     watch = database_watch or DatabaseWatch(database, name)
@@ -255,7 +255,11 @@ def _leader_duties(node: NodeContext, jobs: JobCoordinator) -> list[Duty]:
     """What the leader does besides watching the nodes. The registry and the shards will add theirs here."""
     signals = node.signals
     schedules = partial(
-        Scheduler, node.database, wake=signals.schedules_due, due=signals.jobs.due.set, stop=jobs.stops.tell
+        Scheduler,
+        node.database,
+        wake=signals.schedules_due,
+        notify_leader=signals.jobs.due.set,
+        stop=jobs.stops.publish,
     )
     return [jobs.duties, schedules]
 
@@ -270,12 +274,12 @@ def _report(
 ) -> None:
     """Puts the parts on the health page."""
     watched(health, database_watch, node.broker)
-    health.watch("Definitions", engine.definitions.trouble, vital=False)
-    health.watch("Coordinator", cluster.trouble)
+    health.watch("Definitions", engine.definitions.problem, critical=False)
+    health.watch("Coordinator", cluster.problem)
     if ORCHESTRATOR in node.roles:
-        health.watch("Topology", engine.reset_detector.trouble)
+        health.watch("Topology", engine.reset_detector.problem)
     if dead_letters.collectors is not None:
-        health.watch("Dead letters", dead_letters.collectors.trouble, vital=False)
+        health.watch("Dead letters", dead_letters.collectors.problem, critical=False)
 
 
 def _links(node: NodeContext, database_watch: DatabaseWatch, links: ClusterLinks | None) -> Services:
@@ -307,7 +311,7 @@ def _orchestration(node: NodeContext, engine: NodeEngine, dead_letters: NodeDead
     moving, collectors = engine.orchestration, dead_letters.collectors
     assert moving is not None, "an orchestrator moves sagas"
     assert collectors is not None, "an orchestrator collects dead letters"
-    follow = [moving.listener.learned, collectors.sagas.learned, moving.held.poke]
+    follow = [moving.listener.catalog_changed, collectors.sagas.catalog_changed, moving.held.notify]
     return [
         engine.reset_detector,
         moving.progress,

@@ -76,9 +76,9 @@ def application(node: Node) -> FastAPI:
             control=node.engine.control,
             explainer=node.engine.explainer,
             stuck=node.engine.stuck,
-            surroundings=node.engine.broker_status,
+            broker_status=node.engine.broker_status,
             redispatcher=node.engine.redispatch,
-            letters=node.dead_letters.service,
+            dead_letters=node.dead_letters.service,
             submitter=node.jobs.submitter,
             canceller=node.jobs.canceller,
             job_watch=node.jobs.notifiers.changes,
@@ -158,8 +158,8 @@ def _settings(path: Path | str | None) -> Settings:
 
 def _with_api(roles: Iterable[str]) -> frozenset[str]:
     chosen = frozenset(roles)
-    if strange := sorted(chosen - set(ROLES)):
-        raise ConfigError(f"unknown role {strange[0]!r}: known are {', '.join(ROLES)}")
+    if unknown := sorted(chosen - set(ROLES)):
+        raise ConfigError(f"unknown role {unknown[0]!r}: known are {', '.join(ROLES)}")
     if "api" not in chosen:
         raise ConfigError("an application needs the role api: run `orchestrix serve` for a node without it")
     return chosen
@@ -193,8 +193,8 @@ class _Entrance:
 
     def _refused(self, scope: Scope) -> Problem | None:
         if self.inner is None:
-            said = "This application is not started: its ASGI server must run its lifespan."
-            return Problem("unavailable", said, headers={"Retry-After": "1"})
+            text = "This application is not started: its ASGI server must run its lifespan."
+            return Problem("unavailable", text, headers={"Retry-After": "1"})
         if self._only_here and not _is_here(scope):
             return Problem(
                 "misdirected",
@@ -239,9 +239,9 @@ async def _settled(node: Node, begun: asyncio.Task[None]) -> None:
         await asyncio.shield(begun)
         await node.settled()
     except OrchestrixError as error:
-        told = str(error)
-        log.critical("the node cannot start: %s", told)
-        node.health.watch("Start", lambda: told)
+        text = str(error)
+        log.critical("the node cannot start: %s", text)
+        node.health.watch("Start", lambda: text)
         return
     settle_memory()
     log.info("ready", extra={"roles": sorted(node.context.roles)})
@@ -257,10 +257,10 @@ async def run_serve(
     """Runs a node until SIGINT or SIGTERM. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`."""
     node = open_node(settings, roles, broker_url)
 
-    async def tell(running: Running) -> None:
+    async def announce(running: Running) -> None:
         ready(running)
 
-    await _run(node, None, [settings.http.port], tell, broker_url)
+    await _run(node, None, [settings.http.port], announce, broker_url)
 
 
 async def run_dev(
@@ -279,11 +279,11 @@ async def run_dev(
     killed; `cut_off` gets the name of this one's node when a second signal ends it. Raises `ConfigError` and
     `DefinitionError`.
     """
-    async with development(settings, folder=folder, broker_ports=broker_ports, former=former) as dev:
+    async with development(settings, folder=folder, broker_ports=broker_ports, previous=former) as dev:
 
-        async def tell(running: Running) -> None:
+        async def announce(running: Running) -> None:
             # In a thread, for it writes files.
-            await asyncio.to_thread(ready, replace(running, notes=tuple(dev.left.told())))
+            await asyncio.to_thread(ready, replace(running, notes=tuple(dev.left.sentences())))
 
         def last() -> None:
             try:
@@ -291,7 +291,7 @@ async def run_dev(
             finally:
                 dev.worker.cut_off()  # it writes to a terminal, or to a pipe that nobody reads
 
-        await _run(dev.node, dev.worker, nearby(*api_ports), tell, lambda: dev.broker_url, last)
+        await _run(dev.node, dev.worker, nearby(*api_ports), announce, lambda: dev.broker_url, last)
 
 
 async def _run(
@@ -337,8 +337,8 @@ async def _stop(
     node.health.draining = True
     await stop_stage("resigning as leader", node.resign(), RESIGN_TIMEOUT_S)
     if worker is not None:
-        await stop_stage("stopping the worker", worker.stop(), worker.within)
-    await stop_stage("leaving the cluster", node.retire(), node.within)
+        await stop_stage("stopping the worker", worker.stop(), worker.shutdown_limit_s)
+    await stop_stage("leaving the cluster", node.retire(), node.leave_limit_s)
     if server is not None and serving is not None:
         server.should_exit = True
         await stop_stage("stopping the HTTP server", serving, STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S)

@@ -66,7 +66,7 @@ class Door:
         try:
             name = actor(request, self._tokens)
         except Problem as refused:
-            self._tell(request, address, refused)
+            self._log(request, address, refused)
             if "authorization" not in request.headers:
                 raise  # not a wrong token
             if left < 1:
@@ -101,7 +101,7 @@ class Door:
         left, when = self._guesses[address]
         return min(GUESSES, left + (clock.monotonic() - when) / GUESS_S)
 
-    def _tell(self, request: Request, address: str, refused: Problem) -> None:
+    def _log(self, request: Request, address: str, refused: Problem) -> None:
         if (left_out := self._lines.due(address)) is not None:
             where = (request.method, request.scope["path"][:200])
             who = {"client": address, "actor": "unknown", "left_out": left_out}

@@ -57,7 +57,7 @@ class ConnectionSlots:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.idle: dict[HttpConnection, None] = {}
-        self._seldom = LogThrottle(60.0)
+        self._log_limiter = LogThrottle(60.0)
 
     def free_one(self, newcomer: HttpConnection) -> None:
         """Closes the connection that has been idle longest; `newcomer` itself where all others are at work."""
@@ -66,7 +66,7 @@ class ConnectionSlots:
             newcomer.end(_full())
         else:
             other.end(None)
-        if (left_out := self._seldom.due("full")) is not None:
+        if (left_out := self._log_limiter.due("full")) is not None:
             log.warning(
                 "all places for HTTP connections are taken (%d), so those idle longest are closed: see "
                 "ORCHESTRIX_HTTP__MAX_CONNECTIONS and the limit of open files",
@@ -114,7 +114,7 @@ class HttpConnection(H11Protocol):
         error = sys.exc_info()[1]
         status = getattr(error, "error_status_hint", 400)
         code = _STATUS_CODES.get(status, "bad_request")
-        self.end(Problem(code, f"This is no HTTP/1.1 request that can be read: {_said(error)}."))
+        self.end(Problem(code, f"This is no HTTP/1.1 request that can be read: {_describe(error)}."))
 
     def shutdown(self) -> None:
         """The server stops. A connection that has been refused has nothing more to say."""
@@ -243,7 +243,7 @@ def out_of_descriptors(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
     """The loop's exception handler: that no connection can be accepted is said now and then, and not each time."""
     if "accept()" not in str(context.get("message")):
         loop.default_exception_handler(context)
-    elif (left_out := _seldom.due("accept")) is not None:
+    elif (left_out := _log_limiter.due("accept")) is not None:
         log.error(
             "no connection can be accepted (%s): raise the limit of open files (ulimit -n)",
             context.get("exception"),
@@ -251,10 +251,10 @@ def out_of_descriptors(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
         )
 
 
-_seldom: Final = LogThrottle(60.0)
+_log_limiter: Final = LogThrottle(60.0)
 
 
-def _said(error: BaseException | None) -> str:
+def _describe(error: BaseException | None) -> str:
     text = str(error or "no request")
     return text[:200].encode("ascii", "backslashreplace").decode()
 

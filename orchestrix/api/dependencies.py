@@ -96,9 +96,9 @@ class ApiContext:
     control: Control
     explainer: Explainer
     stuck: StuckSagas
-    surroundings: BrokerStatus
+    broker_status: BrokerStatus
     redispatcher: Redispatcher
-    letters: DeadLetterService
+    dead_letters: DeadLetterService
     submitter: JobSubmitter
     canceller: JobCanceller
     job_watch: JobChangeNotifier

@@ -96,8 +96,8 @@ def if_match(request: Request) -> int | None:
 
 def moved_on(current: int) -> Problem:
     """412 for an `If-Match` that names another version than the `current` one."""
-    said = f'It is at version {current} now: look at it again, then send If-Match: "{current}" if you still want it.'
-    return Problem("version_mismatch", said, headers={"ETag": f'"{current}"'}, current=current)
+    text = f'It is at version {current} now: look at it again, then send If-Match: "{current}" if you still want it.'
+    return Problem("version_mismatch", text, headers={"ETag": f'"{current}"'}, current=current)
 
 
 def last_event_id(request: Request) -> int | None:

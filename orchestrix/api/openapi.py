@@ -115,8 +115,8 @@ def document(
 def models_of(operations: Sequence[Operation], *more: type[BaseModel]) -> Schema:
     """The schemas of all models that the operations take and give, and of some `more`, by name."""
     asked = list(dict.fromkeys(one.body for one in operations if one.body is not None))
-    told = [model for one in operations for model in (one.answer, one.or_answer, *one.events.values())]
-    given = list(dict.fromkeys(model for model in (*told, *more) if model is not None))
+    texts = [model for one in operations for model in (one.answer, one.or_answer, *one.events.values())]
+    given = list(dict.fromkeys(model for model in (*texts, *more) if model is not None))
     found = {**schemas(given, "serialization"), **schemas(asked, "validation")}
     return {name: with_example(schema, found) for name, schema in found.items()}
 
@@ -207,9 +207,9 @@ def _success(one: Operation, schemas: Schema) -> Schema:
         if examples := schemas.get(models[0].__name__, {}).get("examples"):
             content[JSON]["example"] = examples[0]
     if one.events:
-        told = "; ".join(f"`{name}`, whose data is a `{model.__name__}`" for name, model in one.events.items())
+        texts = "; ".join(f"`{name}`, whose data is a `{model.__name__}`" for name, model in one.events.items())
         content["text/event-stream"] = {
-            "schema": {"type": "string", "description": f"Server-sent events: {told}."},
+            "schema": {"type": "string", "description": f"Server-sent events: {texts}."},
             "x-events": {name: _reference(model) for name, model in one.events.items()},
         }
     about = one.done or (models[0].__doc__ if models else "") or "The events, as they come."

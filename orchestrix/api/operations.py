@@ -136,14 +136,14 @@ class Operations:
 
         def declare(handler: H) -> H:
             summary, _, about = (getdoc(handler) or "").partition("\n\n")
-            told = {
+            texts = {
                 "name": to_camel(handler.__name__),
                 "summary": self.worded(summary).removesuffix("."),
                 "about": " ".join(about.split()),
                 "tag": self._tag,
                 "refusal": self._refusal,
             }
-            given = {"method": method, "path": path, **told, **_models(handler), **more}
+            given = {"method": method, "path": path, **texts, **_models(handler), **more}
             self.all.append(Operation(handler=handler, **given))
             return handler
 

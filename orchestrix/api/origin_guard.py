@@ -47,10 +47,10 @@ class OriginGuard:
             return
         foreign = site is not None and site.strip().lower() not in OWN
         if foreign or not all(_is_same(origin, headers.get("host", "")) for origin in origins):
-            said = f"Origin {origins[0][:100]!r}" if origins else f"Sec-Fetch-Site {(site or '')[:100]!r}"
+            text = f"Origin {origins[0][:100]!r}" if origins else f"Sec-Fetch-Site {(site or '')[:100]!r}"
             raise Problem(
                 "foreign_origin",
-                f"{said} is not that of this API, and other sites' pages may change nothing here. Call it from its own "
+                f"{text} is not that of this API, and other sites' pages may change nothing here. Call it from its own "
                 "pages, or from a program, which sends no Origin; or name the site in ORCHESTRIX_HTTP__CORS_ORIGINS.",
             )
 

@@ -39,7 +39,7 @@ def decode(order: str, cursor: str, kind: type[T]) -> tuple[T, int]:
     if made_for != order:
         raise _other()
     if not _whole(last_id):
-        raise _strange()
+        raise _unknown()
     return _value(plain, kind), last_id
 
 
@@ -56,7 +56,7 @@ def decode_row(order: str, cursor: str | None) -> tuple[datetime, str] | None:
     try:
         return datetime.fromisoformat(at).astimezone(UTC), str(UUID(last_id))
     except (ValueError, OverflowError):
-        raise _strange() from None
+        raise _unknown() from None
 
 
 def next_link(request: Request, cursor: str | None) -> dict[str, str]:
@@ -87,9 +87,9 @@ def _opened(cursor: str) -> list[Any]:
         whole = _text(raw) == cursor and crc32(raw[4:]).to_bytes(4, "big") == raw[:4]
         parts = json.loads(raw[4:]) if whole else None
     except (ValueError, RecursionError):
-        raise _strange() from None
+        raise _unknown() from None
     if not isinstance(parts, list) or len(parts) != 3:
-        raise _strange()
+        raise _unknown()
     return parts
 
 
@@ -97,9 +97,9 @@ def _value(plain: object, kind: type[T]) -> T:
     try:
         value = datetime.fromisoformat(plain).astimezone(UTC) if kind is datetime and _is_text(plain) else plain
     except (ValueError, OverflowError):
-        raise _strange() from None
+        raise _unknown() from None
     if not isinstance(value, kind) or not (_is_text(value) or isinstance(value, datetime) or _whole(value)):
-        raise _strange()
+        raise _unknown()
     return value
 
 
@@ -115,5 +115,5 @@ def _other() -> Problem:
     return bad_parameter("cursor", "was made for a list of another order; begin again without it.")
 
 
-def _strange() -> Problem:
+def _unknown() -> Problem:
     return bad_parameter("cursor", "was not given out by this API; begin again without it.")

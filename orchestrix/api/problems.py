@@ -103,10 +103,10 @@ class Problem(Exception):
 
 def invalid_body(errors: Sequence[Mapping[str, str]]) -> Problem:
     """422 that names every wrong field. `errors` hold a JSON pointer (RFC 6901) and a sentence each."""
-    told = [_told(error["pointer"].removeprefix("/") or "the body", error["detail"]) for error in errors[:TOLD]]
+    texts = [_describe(error["pointer"].removeprefix("/") or "the body", error["detail"]) for error in errors[:TOLD]]
     more = [f"{len(errors) - TOLD}{' or more others' if len(errors) >= MAX_ERRORS else ' more'} are wrong"]
     more = more if len(errors) > TOLD else []
-    return Problem("invalid_body", ended("; ".join(told + more)), errors=[dict(error) for error in errors])
+    return Problem("invalid_body", ended("; ".join(texts + more)), errors=[dict(error) for error in errors])
 
 
 def ended(text: str) -> str:
@@ -120,7 +120,7 @@ def said(error: Exception) -> str:
     return ended(f"{text[:1].upper()}{text[1:]}")
 
 
-def _told(name: str, detail: str) -> str:
+def _describe(name: str, detail: str) -> str:
     return f"{name} {detail}" if detail[:1].islower() else f"{name}: {detail}"
 
 

@@ -56,7 +56,7 @@ def _values(model: type[Query], raw: bytes) -> dict[str, Any]:
     for name, value in _pairs(raw):
         if name not in known:
             raise bad_parameter(name[:100], f"is not known here; allowed are: {', '.join(known) or 'none'}.")
-        if any(unicodedata.category(letter) == "Cc" for letter in value):
+        if any(unicodedata.category(dead_letter) == "Cc" for dead_letter in value):
             raise bad_parameter(name, "has control characters.")
         if name in found and not known[name]:
             raise bad_parameter(name, "was given more than once.")

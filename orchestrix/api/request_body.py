@@ -46,11 +46,11 @@ _REFUSALS: Final = {
 def _malformed(reason: str, body: bytes) -> str:
     if not body.strip():
         return "The body is empty: send a JSON object."
-    kind, _, said = reason.partition(": ")
-    place = stopped(said)
+    kind, _, text = reason.partition(": ")
+    place = stopped(text)
     if place is not None:
         return f"The body is not strict JSON at {place}."
-    return _REFUSALS.get(kind) or f"The body is not strict JSON: {said[:200] or kind}."
+    return _REFUSALS.get(kind) or f"The body is not strict JSON: {text[:200] or kind}."
 
 
 NOT_STORABLE: Final = "must not have the NUL character or lone surrogates"

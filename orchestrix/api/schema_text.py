@@ -146,8 +146,8 @@ def _bounds(node: Node) -> str:
     if low is not None and high is not None:
         return f" from {low} to {high}"
     words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-    told = " and ".join(f"{word} {node[name]}" for name, word in words.items() if node.get(name) is not None)
-    return f", {told}" if told else ""
+    texts = " and ".join(f"{word} {node[name]}" for name, word in words.items() if node.get(name) is not None)
+    return f", {texts}" if texts else ""
 
 
 def _multiple(node: Node) -> str:

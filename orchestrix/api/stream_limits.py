@@ -15,16 +15,16 @@ RETRY_S: Final = 5
 class Streams:
     """Counts what clients have open: by the name of their token, else by their address."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._open: Counter[str] = Counter()
 
     def admit(self, client: str) -> None:
         """Raises `Problem` 429 where `client` has as many as it may."""
-        if self._open[client] >= self._most:
+        if self._open[client] >= self._limit:
             raise Problem(
                 "too_many_requests",
-                f"{self._most} long-polls and event streams of yours are open, which are the most: end one first.",
+                f"{self._limit} long-polls and event streams of yours are open, which are the most: end one first.",
                 headers={"Retry-After": str(RETRY_S)},
             )
 

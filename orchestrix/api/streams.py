@@ -45,9 +45,9 @@ async def _begun(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     try:
         async for one in events:
             yield one
-    except RetryableError as away:
+    except RetryableError as error:
         # The answer has begun, so its status cannot change any more: the client reconnects and goes on where it was.
-        log.debug("a stream ends early: %s", away)
+        log.debug("a stream ends early: %s", error)
 
 
 async def moved(context: ApiContext, saga: str, instance_id: int, version: int, seconds: float) -> bool:

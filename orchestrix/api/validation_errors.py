@@ -89,16 +89,16 @@ def wrong_fields(
     Branches of a union that fail at one and the same place are one error. Of more than `MAX_ERRORS` the first ones are
     told.
     """
-    told: dict[Place, list[str]] = {}
+    texts: dict[Place, list[str]] = {}
     for error in errors:
-        if len(told) >= MAX_ERRORS:
+        if len(texts) >= MAX_ERRORS:
             break
-        place, sentence = _told_at_all(error, model, data)
-        if sentence not in told.setdefault(place, []):
-            told[place].append(sentence)
+        place, sentence = _is_described(error, model, data)
+        if sentence not in texts.setdefault(place, []):
+            texts[place].append(sentence)
     return [
         {"pointer": pointer((*above, *place)), "detail": _cut(sentence)}
-        for place, sentences in told.items()
+        for place, sentences in texts.items()
         for sentence in _joined(sentences)
     ]
 
@@ -114,14 +114,14 @@ def _joined(sentences: list[str]) -> list[str]:
     return sentences
 
 
-def _told_at_all(error: Mapping[str, Any], model: type[BaseModel] | None, value: object) -> tuple[Place, str]:
+def _is_described(error: Mapping[str, Any], model: type[BaseModel] | None, value: object) -> tuple[Place, str]:
     try:
-        return _told(error, form_of(model), value)
+        return _describe(error, form_of(model), value)
     except Exception:  # an author may have written any schema himself, also one that nobody can read
-        return _told(error, form_of(None), value)
+        return _describe(error, form_of(None), value)
 
 
-def _told(error: Mapping[str, Any], form: Form, value: object) -> tuple[Place, str]:
+def _describe(error: Mapping[str, Any], form: Form, value: object) -> tuple[Place, str]:
     """Where it is, and what is said about it."""
     place: list[str | int] = []
     around = form
@@ -149,11 +149,11 @@ def _below(value: object, part: str | int) -> object:
 
 
 def _sentence(error: Mapping[str, Any], form: Form, around: Form, place: Sequence[str | int]) -> str:
-    type, said = str(error.get("type", "")), str(error["msg"])
+    type, text = str(error.get("type", "")), str(error["msg"])
     if type in _SAID:
-        return said.partition(", ")[2] or _NOT_SO
+        return text.partition(", ")[2] or _NOT_SO
     if type not in _PYDANTICS:
-        return said
+        return text
     if type == "missing":
         return f"is missing: send {form.kind}"
     if type == "extra_forbidden":

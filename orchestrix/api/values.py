@@ -34,7 +34,7 @@ def sentence(text: str) -> str:
     reason = unicodedata.normalize("NFC", text)
     if not 1 <= len(reason) <= LONGEST_REASON:
         raise ValueError(f"must have 1 to {LONGEST_REASON} code points, not {len(reason)}")
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in reason):
+    if any(unicodedata.category(dead_letter) in ("Cc", "Cs") for dead_letter in reason):
         raise ValueError("must not have control characters or lone surrogates")
     if not reason.strip():
         raise ValueError("must say something")
@@ -96,9 +96,9 @@ INTEGRAL: Final = BeforeValidator(integral)
 Moment = Annotated[datetime, BeforeValidator(read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 
 
-def span_schema(pattern: str, least: float, most: float) -> dict[str, Any]:
+def span_schema(pattern: str, least: float, limit: float) -> dict[str, Any]:
     """What a length of time is in JSON: a text, or seconds."""
-    return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number", "minimum": least, "maximum": most}]}
+    return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number", "minimum": least, "maximum": limit}]}
 
 
 Span = Annotated[

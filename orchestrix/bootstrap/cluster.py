@@ -71,10 +71,10 @@ class NodeCluster:
     leader_monitor: LeaderMonitor
     coordinator: Coordinator | None
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """What is wrong with this node's membership, or that there is no leader."""
-        own = None if self.coordinator is None else self.coordinator.trouble()
-        return own or self.leader_monitor.trouble()
+        own = None if self.coordinator is None else self.coordinator.problem()
+        return own or self.leader_monitor.problem()
 
 
 def membership_database(settings: Settings, database: Database, roles: frozenset[str]) -> Database:
@@ -82,7 +82,7 @@ def membership_database(settings: Settings, database: Database, roles: frozenset
 
     Writers of one SQLite file wait for each other anyway, and had better do so in this process.
     """
-    if database.dialect.one_writer or settings.database_url is None or COORDINATOR not in roles:
+    if database.dialect.single_writer or settings.database_url is None or COORDINATOR not in roles:
         return database
     return Database(
         settings.database_url, pool_size=POOL_SIZE, name="orchestrix-cluster", statement_limit=STATEMENT_TIMEOUT_S
@@ -107,10 +107,10 @@ def _member(node: NodeContext, links: ClusterLinks, node_id: str, make: MakeWork
         links.database,
         links.connect(f"orchestrix cluster {node_id}", cluster_topology(node_id), heartbeat=LINK_HEARTBEAT_S),
         node.settings.cluster,
-        sole=node.alone,
-        work=work.load,
+        single_node=node.alone,
+        workload=work.load,
         duties=work.leader_duties,
         draining=draining,
-        poked=lambda kind: node.signals.node_notified(),
+        on_notification=lambda kind: node.signals.node_notified(),
         on_dead=lambda dead: node.signals.jobs.orphaned.set(),
     )

@@ -21,9 +21,9 @@ class DeadLetterCollectors:
     sagas: DeadLetterCollector
     jobs: JobDeadLetters
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """What cannot be stored."""
-        return self.sagas.trouble() or self.jobs.trouble()
+        return self.sagas.problem() or self.jobs.problem()
 
 
 @dataclass(frozen=True, slots=True)

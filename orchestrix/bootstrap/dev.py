@@ -65,7 +65,7 @@ class Development:
 
 @asynccontextmanager
 async def development(
-    settings: Settings, *, folder: Path, broker_ports: Sequence[int], former: PreviousDev | None = None
+    settings: Settings, *, folder: Path, broker_ports: Sequence[int], previous: PreviousDev | None = None
 ) -> AsyncIterator[Development]:
     """The parts, with the broker and the schema ready and nothing else started; the broker ends with the block.
 
@@ -78,14 +78,21 @@ async def development(
         assert local.database_url is not None
         await migrator.upgrade(local.database_url)
         node = open_node(local, ROLES, broker.url, alone=True)
-        around, reader = node.context, node.engine.definitions
-        worker = assemble(local, around.database, around.broker, around.catalog, name=around.name, reader=reader)
-        catalog, patience = around.catalog, local.worker.stop_timeout
-        hands = DevWorker(
-            worker, broker, tuple(catalog.commands), tuple(catalog.events), lambda: node.known_as, patience
+        dependencies, reader = node.context, node.engine.definitions
+        worker = assemble(
+            local,
+            dependencies.database,
+            dependencies.broker,
+            dependencies.catalog,
+            name=dependencies.name,
+            reader=reader,
         )
-        left = await declare_dead(around.database, former) if former is not None else RecoveryResult()
-        yield Development(local, broker.url, node, hands, left)
+        catalog, timeout_s = dependencies.catalog, local.worker.stop_timeout
+        dev_worker = DevWorker(
+            worker, broker, tuple(catalog.commands), tuple(catalog.events), lambda: node.current_id, timeout_s
+        )
+        left = await declare_dead(dependencies.database, previous) if previous is not None else RecoveryResult()
+        yield Development(local, broker.url, node, dev_worker, left)
     finally:
         await broker.stop()
 

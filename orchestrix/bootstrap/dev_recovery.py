@@ -46,29 +46,29 @@ class RecoveryResult:
     again: int = 0
     failed: int = 0
 
-    def told(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """A sentence about that, if there is anything to say."""
         both = ((self.again, "restarted"), (self.failed, "failed"))
         parts = [f"{counted(count, 'job')} {outcome}" for count, outcome in both if count]
         return [f"the previous `orchestrix dev` was killed with jobs running: {', '.join(parts)}"] if parts else []
 
 
-async def declare_dead(database: Database, former: PreviousDev) -> RecoveryResult:
+async def declare_dead(database: Database, previous: PreviousDev) -> RecoveryResult:
     """Does at once what the time-outs would do after a minute: declares its node dead, and its worker's attempts lost.
 
     Other workers of its broker go on, and so do their attempts. Where that cannot be written now, the time-outs will
     do it.
     """
     try:
-        await database.run(lambda tx: nodes.found_ended(tx, former.node))
-        ids = await _at_work(database, former.node)
+        await database.run(lambda tx: nodes.found_ended(tx, previous.node))
+        ids = await _running_jobs(database, previous.node)
         moved = [
             one
             for begin in range(0, len(ids), JOBS_PER_TRANSACTION)
-            for one in await _end(database, former, ids[begin:][:JOBS_PER_TRANSACTION])
+            for one in await _end(database, previous, ids[begin:][:JOBS_PER_TRANSACTION])
         ]
-    except (RetryableError, ConflictError) as away:
-        log.warning("jobs of the killed `orchestrix dev` are lost only after the heartbeat timeout: %s", away)
+    except (RetryableError, ConflictError) as error:
+        log.warning("jobs of the killed `orchestrix dev` are lost only after the heartbeat timeout: %s", error)
         return RecoveryResult()
     except Exception:  # a bug; it would keep each `dev` of the folder from starting
         log.exception("cannot end the running jobs of the killed `orchestrix dev`")
@@ -77,7 +77,7 @@ async def declare_dead(database: Database, former: PreviousDev) -> RecoveryResul
     return RecoveryResult(again, len(moved) - again - cancelled)
 
 
-async def _at_work(database: Database, worker: str) -> list[str]:
+async def _running_jobs(database: Database, worker: str) -> list[str]:
     """The ids of the jobs that this worker had begun and not ended."""
     found: list[str] = []
     after: jobs.After | None = None
@@ -88,14 +88,16 @@ async def _at_work(database: Database, worker: str) -> list[str]:
     return found
 
 
-async def _end(database: Database, former: PreviousDev, ids: Collection[str]) -> list[str]:
-    return await database.run(partial(_write, former, ids))
+async def _end(database: Database, previous: PreviousDev, ids: Collection[str]) -> list[str]:
+    return await database.run(partial(_write, previous, ids))
 
 
-async def _write(former: PreviousDev, ids: Collection[str], tx: Transaction) -> list[str]:
+async def _write(previous: PreviousDev, ids: Collection[str], tx: Transaction) -> list[str]:
     """The states in which the jobs are now."""
-    found = [job for job in (await jobs.lock(tx, ids)).values() if (job.state, job.worker_id) == (RUNNING, former.node)]
-    ending = CUT_OFF if former.cut_off else DIED
+    found = [
+        job for job in (await jobs.lock(tx, ids)).values() if (job.state, job.worker_id) == (RUNNING, previous.node)
+    ]
+    ending = CUT_OFF if previous.cut_off else DIED
     moved = [rules.ended(job, ending, tx.now(), clock.uniform(0, 1)) for job in found]
     changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
     await step_results.store_with_results(tx, changed, [one.attempt for one in moved if one.attempt is not None])

@@ -34,13 +34,13 @@ ELSEWHERE: Final = (
 log = logging.getLogger("orchestrix")
 
 
-def log_stopping(worker: Worker, patience: float, cut: str) -> None:
-    """Logs what is waited for, up to `patience` seconds, and that a second signal cuts it off: `cut` is what happens
+def log_stopping(worker: Worker, timeout_s: float, cut: str) -> None:
+    """Logs what is waited for, up to `timeout_s` seconds, and that a second signal cuts it off: `cut` is what happens
     then.
     """
     held = _running(worker)
     if held:
-        log.warning("stopping: waiting up to %g s for %s. Press Ctrl-C again to stop now (%s)", patience, held, cut)
+        log.warning("stopping: waiting up to %g s for %s. Press Ctrl-C again to stop now (%s)", timeout_s, held, cut)
 
 
 def log_cut_off(worker: Worker, cut: str) -> None:
@@ -67,12 +67,12 @@ class DevWorker:
     commands: Collection[str]
     events: Collection[str]
     node: Callable[[], str]
-    patience: float
+    timeout_s: float
 
     @property
-    def within(self) -> float:
+    def shutdown_limit_s(self) -> float:
         """Seconds in which it ends, whatever happens."""
-        return self.patience + WORKER_STOP_GRACE_S + LAST_WRITES_TIMEOUT_S
+        return self.timeout_s + WORKER_STOP_GRACE_S + LAST_WRITES_TIMEOUT_S
 
     async def start(self) -> None:
         """Begins to take work."""
@@ -82,11 +82,11 @@ class DevWorker:
         """Takes no more, and ends as `Worker.stop`; then waits up to `LAST_WRITES_TIMEOUT_S` seconds until all is
         stored.
         """
-        log_stopping(self.worker, self.patience, AT_NEXT_START)
+        log_stopping(self.worker, self.timeout_s, AT_NEXT_START)
         await self.worker.stop()
         try:
             async with asyncio.timeout(LAST_WRITES_TIMEOUT_S):
-                for queues in (self._spoken, self._refused):  # what is refused was published before
+                for queues in (self._publish_queues, self._refused):  # what is refused was published before
                     await self._settled(set(queues()))
         except TimeoutError:
             log.warning("the last reports of the worker could not all be stored; the work they report is done again")
@@ -104,7 +104,7 @@ class DevWorker:
                 return
             await asyncio.sleep(POLL_INTERVAL_S)  # the broker does not notify what becomes of its messages
 
-    def _spoken(self) -> Iterator[str]:
+    def _publish_queues(self) -> Iterator[str]:
         """The queues that this worker publishes to: of sagas, of its own jobs, and of its heartbeats."""
         yield from self.events
         yield worker_heartbeat_queue(self.node())

@@ -69,16 +69,16 @@ def assemble_engine(
     changes = SagaChangeNotifier(database)
     reader = DefinitionStore(database, catalog, node.signals.catalog_grew.set)
     base = EngineBase(relay, jobs, changes, reader)
-    patience = 0.0 if node.alone else TAKEOVER_TIMEOUT_S
+    timeout_s = 0.0 if node.alone else TAKEOVER_TIMEOUT_S
     moving = _orchestration(node, base) if ORCHESTRATOR in node.roles else None
     expect = moving.timers.expect if moving is not None else _nobody_expects
     batch = node.settings.orchestrator.batch
     return NodeEngine(
         reader,
         changes,
-        BrokerResetDetector(database, broker, relay, catalog, patience=patience, jobs=jobs),
+        BrokerResetDetector(database, broker, relay, catalog, grace_s=timeout_s, jobs=jobs),
         moving,
-        SagaStarter(database, catalog, relay, changes, node=node.name, batch=batch, alarm=expect, jobs=jobs),
+        SagaStarter(database, catalog, relay, changes, node=node.name, batch=batch, on_commit=expect, jobs=jobs),
         SagaControl(database, relay, changes, catalog, expect, jobs, reader),
         SagaExplainer(database, broker, catalog, silent, phase, reader),
         StuckSagas(database, broker, silent),
@@ -103,17 +103,17 @@ def _orchestration(node: NodeContext, base: EngineBase) -> Orchestration:
         progress=progress,
         reader=reader,
     )
-    held = HeldEvents(node.database, base.relay, base.changes, node.catalog, reader, jobs=jobs, alarm=timers.expect)
+    held = HeldEvents(node.database, base.relay, base.changes, node.catalog, reader, jobs=jobs, on_commit=timers.expect)
     listener = EventListener(
         *common,
         node=node.name,
         batch=tuned.batch,
-        alarm=timers.expect,
-        deaf=timers.deaf,
+        on_commit=timers.expect,
+        extend_deadlines=timers.extend_deadlines,
         jobs=jobs,
         progress=progress,
         reader=reader,
-        held=held.poke,
+        held=held.notify,
     )
     starts = StepStartListener(node.database, node.broker, node.catalog, progress, batch=tuned.batch, reader=reader)
     return Orchestration(progress, listener, starts, held, timers)

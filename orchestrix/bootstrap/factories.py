@@ -76,12 +76,12 @@ def unique_name(settings: Settings) -> str:
     return f"{settings.node_id}-{clock.token()[:8]}"
 
 
-def broker_trouble(broker: Broker) -> Callable[[], str | None]:
+def broker_problem(broker: Broker) -> Callable[[], str | None]:
     """The health probe of `broker`."""
 
     def probe() -> str | None:
         if broker.state is not LinkState.UP:
-            return broker.trouble or f"the broker is {broker.state.value}"
+            return broker.problem or f"the broker is {broker.state.value}"
         return f"the broker is blocked and takes no messages: {broker.blocked}" if broker.blocked else broker.mismatch
 
     return probe
@@ -112,11 +112,11 @@ class DatabaseWatch:
     With the `name` of this process it also probes whether the database takes writes, as soon as the tables exist.
     """
 
-    def __init__(self, database: Database, name: str | None = None, every: float = 2.0) -> None:
+    def __init__(self, database: Database, name: str | None = None, interval_s: float = 2.0) -> None:
         self._database = database
-        self._every = every
+        self._interval_s = interval_s
         self._writes = WriteProbe(database, name) if name is not None else None
-        self._trouble: str | None = "the database has not answered yet"
+        self._problem: str | None = "the database has not answered yet"
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -132,21 +132,21 @@ class DatabaseWatch:
             if self._task is not None:
                 await ended(self._task)
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """The health probe."""
-        return self._trouble or (self._writes.trouble if self._writes is not None else None)
+        return self._problem or (self._writes.problem if self._writes is not None else None)
 
     async def wait_for_schema(self) -> None:
         """Waits until the database answers; raises `SchemaMismatch` if its schema is another one."""
-        told = False
+        logged = False
         while True:
             try:
                 await check_schema(self._database)
                 break
-            except RetryableError as away:
-                if not told:
-                    log.warning("waiting for the database: %s", away)
-                told = True
+            except RetryableError as error:
+                if not logged:
+                    log.warning("waiting for the database: %s", error)
+                logged = True
                 await asyncio.sleep(clock.uniform(0.2, 1.0))
         if self._writes is not None:
             await self._writes.start()
@@ -156,13 +156,13 @@ class DatabaseWatch:
             try:
                 async with asyncio.timeout(5.0):
                     await self._database.ping()
-                self._trouble = None
+                self._problem = None
             except (Unavailable, TimeoutError) as away:
-                self._trouble = str(away) or "the database does not answer"
+                self._problem = str(away) or "the database does not answer"
             except Exception as error:
-                self._trouble = f"the database check failed: {type(error).__name__}"
+                self._problem = f"the database check failed: {type(error).__name__}"
                 log.debug("ping failed", exc_info=error)
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._interval_s)
 
 
 class StopSignals:
@@ -175,7 +175,7 @@ class StopSignals:
     def __init__(self, last: Callable[[], None] = lambda: None) -> None:
         self.stop = asyncio.Event()
         self._last = last
-        self._told = False
+        self._logged = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -189,14 +189,14 @@ class StopSignals:
             signal.signal(number, before or signal.SIG_DFL)
 
     def _received(self, number: int, _: object) -> None:
-        if self._told:
+        if self._logged:
             for one in self._before:
                 signal.signal(one, signal.SIG_DFL)  # an exception would wait for tasks and threads, which may hang
             with contextlib.suppress(Exception):  # whatever it is, the process is to end
                 self._last()
                 sinks.flush(FLUSH_TIMEOUT_S)
             signal.raise_signal(number)
-        self._told = True
+        self._logged = True
         self._loop.call_soon_threadsafe(self.stop.set)
 
 
@@ -220,5 +220,5 @@ async def given_up(beginning: asyncio.Task[None]) -> None:
 
 def watched(health: Health, database: DatabaseWatch, broker: Broker) -> None:
     """Puts the database and the broker on the health page."""
-    health.watch("Database", database.trouble)
-    health.watch("Broker", broker_trouble(broker))
+    health.watch("Database", database.problem)
+    health.watch("Broker", broker_problem(broker))

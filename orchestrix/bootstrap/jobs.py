@@ -51,24 +51,24 @@ def make_notifiers(node: NodeContext, is_here: Callable[[str], bool]) -> JobNoti
 
 def handle_dead_dispatches(node: NodeContext, notifiers: JobNotifiers) -> DeadDispatchHandler:
     """The rules for job dispatches that are dead letters, or that the broker refuses."""
-    sent, news = node.signals.outbox_ready.set, notifiers.changes.tell
-    return DeadDispatchHandler(node.database, due=notifiers.leader, sent=sent, news=news)
+    sent, on_change = node.signals.outbox_ready.set, notifiers.changes.notify
+    return DeadDispatchHandler(node.database, notify_leader=notifiers.leader, sent=sent, on_change=on_change)
 
 
 def assemble_jobs(node: NodeContext, notifiers: JobNotifiers) -> NodeJobs:
     """The services; nothing of them runs yet."""
-    stops, due, news, sent = (
+    stops, due, on_change, sent = (
         StopPublisher(node.broker),
         notifiers.leader,
-        notifiers.changes.tell,
+        notifiers.changes.notify,
         node.signals.outbox_ready.set,
     )
     return NodeJobs(
         notifiers,
         stops,
         JobSubmitter(node.database, due),
-        JobCanceller(node.database, stops.tell, news, sent, due),
-        StepJobs(due, stop=stops.tell, sent=sent, news=news),
+        JobCanceller(node.database, stops.publish, on_change, sent, due),
+        StepJobs(due, stop=stops.publish, sent=sent, on_change=on_change),
     )
 
 
@@ -81,7 +81,7 @@ def job_coordinator(
         node.signals.schedules_due.set()
         notifiers.leader()
 
-    around = JobDependencies(
+    dependencies = JobDependencies(
         database=node.database,
         relay=relay,
         control=connect(f"orchestrix jobs of {node_id}", jobs_topology(node_id), heartbeat=LINK_HEARTBEAT_S),
@@ -89,7 +89,7 @@ def job_coordinator(
         cluster=node.settings.cluster,
         jobs=node.settings.jobs,
         signals=node.signals.jobs,
-        poke=job_due,
-        news=notifiers.changes.tell,
+        notify_leader=job_due,
+        on_job_change=notifiers.changes.notify,
     )
-    return JobCoordinator(node_id, around, alone=node.alone, draining=drain)
+    return JobCoordinator(node_id, dependencies, single_process=node.alone, draining=drain)

@@ -47,17 +47,17 @@ async def run_worker(
     definitions = DefinitionStore(database, catalog)
     worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
     watch = DatabaseWatch(database, name)
-    patience = settings.worker.stop_timeout
+    timeout_s = settings.worker.stop_timeout
     with StopSignals(lambda: log_cut_off(worker, ELSEWHERE)) as signals:
         await broker.start()
         await watch.start()
 
         async def begin() -> None:
             await watch.wait_for_schema()
-            await definitions.look()
+            await definitions.read_when_available()
             await definitions.start()
             await worker.start()
-            await broker.wait_up()
+            await broker.wait_connected()
             settle_memory()
             ready([*worker.queues, *(worker.jobs.queues if worker.jobs is not None else ())])
 
@@ -66,8 +66,8 @@ async def run_worker(
             await first_of(signals.stop, beginning)
         finally:
             await given_up(beginning)
-            log_stopping(worker, patience, ELSEWHERE)
-            await stop_stage("stopping the worker", worker.stop(), patience + WORKER_STOP_GRACE_S)
+            log_stopping(worker, timeout_s, ELSEWHERE)
+            await stop_stage("stopping the worker", worker.stop(), timeout_s + WORKER_STOP_GRACE_S)
             await stop_stage("stopping the definition store", definitions.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("stopping the database monitor", watch.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)

@@ -23,18 +23,18 @@ WRITES_PER_PRUNE: Final = 120
 
 
 class WriteProbe:
-    """Writes the row of this process. `trouble` is why that does not succeed, in a sentence; None while it does.
+    """Writes the row of this process. `problem` is why that does not succeed, in a sentence; None while it does.
 
     `name` is the process's. There is one write at a time: one that hangs holds one connection, and no lock but that of
     its own row.
     """
 
-    def __init__(self, database: Database, name: str, every_s: float = PROBE_INTERVAL_S) -> None:
-        self._database, self._name, self._every_s = database, name, every_s
+    def __init__(self, database: Database, name: str, interval_s: float = PROBE_INTERVAL_S) -> None:
+        self._database, self._name, self._interval_s = database, name, interval_s
         self._task: asyncio.Task[None] | None = None
         self._count = 0
-        self._told = False
-        self.trouble: str | None = "the database has not accepted a write yet"
+        self._logged = False
+        self.problem: str | None = "the database has not accepted a write yet"
 
     async def start(self) -> None:
         """Begins to write. The tables have to be there."""
@@ -51,7 +51,7 @@ class WriteProbe:
         while True:
             began = clock.monotonic()
             self._note(await self._result(began))
-            await asyncio.sleep(max(self._every_s - (clock.monotonic() - began), 0.0))
+            await asyncio.sleep(max(self._interval_s - (clock.monotonic() - began), 0.0))
 
     async def _result(self, began: float) -> str | None:
         writing = asyncio.ensure_future(self._database.run(self._write))
@@ -62,7 +62,7 @@ class WriteProbe:
                 late = written is None or written < began
                 began = clock.monotonic()
                 self._note(f"the database has not accepted a write within {PROBE_TIMEOUT_S:g} s" if late else None)
-            return _trouble(writing)
+            return _problem(writing)
         finally:
             if not writing.done():
                 await ended(writing)
@@ -73,18 +73,18 @@ class WriteProbe:
             await write_probes.prune(tx)
         self._count += 1
 
-    def _note(self, trouble: str | None) -> None:
+    def _note(self, problem: str | None) -> None:
         """Logs it once, and once more when it is over."""
-        if trouble is not None and not self._told:
-            log.warning("the database does not accept writes: %s", trouble)
-        elif trouble is None and self._told:
+        if problem is not None and not self._logged:
+            log.warning("the database does not accept writes: %s", problem)
+        elif problem is None and self._logged:
             self._database.renew()  # before anybody is told that all is well
             log.warning("the database accepts writes again")
-        self._told = trouble is not None
-        self.trouble = trouble
+        self._logged = problem is not None
+        self.problem = problem
 
 
-def _trouble(writing: asyncio.Future[None]) -> str | None:
+def _problem(writing: asyncio.Future[None]) -> str | None:
     error = writing.exception()
     if error is None:
         return None

@@ -163,13 +163,13 @@ class Consumer(Protocol):
         Without `grow` the prefetch does not rise by them.
         """
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def requeue(self, deliveries: Sequence[Delivery]) -> None:
         """The deliveries go back to their queues (`basic.nack`, requeue), where they count as redelivered."""
 
     def alive(self, delivery: Delivery) -> bool:
         """Whether the channel that brought the delivery is still open, so that an ack can reach the broker."""
 
-    def when_lost(self, hook: Callable[[], None]) -> None:
+    def on_channel_lost(self, hook: Callable[[], None]) -> None:
         """`hook()` is called at once when a channel has ended, for whatever reason: its deliveries are void.
 
         A subscription that the broker ends counts as such an end, and a new channel is opened then. Must not block.
@@ -178,7 +178,7 @@ class Consumer(Protocol):
     def grow(self) -> None:
         """The prefetch rises one step, as if all that it allows had been finished. Returns at once."""
 
-    def allow(self, queue: str, most: int) -> None:
+    def allow(self, queue: str, limit: int) -> None:
         """At most so many deliveries of the queue are to be unacked from now on, 0 for none; never more than the
         prefetch. Returns at once; what was delivered stays. A smaller number costs round trips: let the change last.
         """
@@ -218,7 +218,7 @@ class Broker(Protocol):
         """
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Why the link is not UP, in one sentence without secrets, else None."""
 
     @property
@@ -234,7 +234,7 @@ class Broker(Protocol):
     async def start(self) -> None:
         """Begins to connect in the background and returns at once; an unreachable broker is no error."""
 
-    async def wait_up(self, timeout: float | None = None) -> bool:
+    async def wait_connected(self, timeout: float | None = None) -> bool:
         """Waits until UP; False when `timeout` seconds have passed."""
 
     async def stop(self) -> None:
@@ -253,14 +253,14 @@ class Broker(Protocol):
         prefetch: int,
         *,
         exclusive: bool = False,
-        own: Topology | None = None,
-        wanted: Wanted | None = None,
+        own_topology: Topology | None = None,
+        dynamic_topology: Wanted | None = None,
     ) -> Consumer:
         """A consumer of the queues on a channel of its own; `prefetch` ≥ 1 is the limit per queue.
 
-        Works while the link is down; a missing queue is tried again until it is there. With `own`, which has the
-        queues, it is declared where one is missing, and the consumer begins with its whole prefetch: a queue with a
-        single active consumer serves no other subscription of the channel. `wanted`
+        Works while the link is down; a missing queue is tried again until it is there. With `own_topology`, which has
+        the queues, it is declared where one is missing, and the consumer begins with its whole prefetch: a queue with a
+        single active consumer serves no other subscription of the channel. `dynamic_topology`
         is asked before that, each time: a queue that is missing may have been deleted for good. `exclusive` is for
         queues that are no quorum queues: at those RabbitMQ may let a second consumer in.
         """

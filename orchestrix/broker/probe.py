@@ -20,7 +20,7 @@ BLOCKED_POLL_INTERVAL_S: Final = 0.1
 """Seconds between two checks for `blocked` while a probe waits for its answer."""
 
 
-async def takes_messages(broker: Broker) -> bool:
+async def accepts_messages(broker: Broker) -> bool:
     """Whether the broker takes a message that goes to nobody.
 
     An alarm of the broker (memory, disk) blocks all that publish, but it notifies only those that try: an idle
@@ -54,5 +54,5 @@ class BrokerProbe:
         await self._loop.stop()
 
     async def _round(self) -> None:
-        await takes_messages(self._broker)
+        await accepts_messages(self._broker)
         await asyncio.sleep(PROBE_INTERVAL_S)

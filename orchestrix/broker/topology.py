@@ -78,11 +78,11 @@ def heartbeat_queue(node_id: str) -> str:
 
 def cluster_topology(node_id: str) -> Topology:
     """What a coordinator needs: the election queue, its own presence queue, and its heartbeat queue."""
-    presence, ear = node_queue(node_id), heartbeat_queue(node_id)
+    presence, listener = node_queue(node_id), heartbeat_queue(node_id)
     return Topology(
         exchanges=(Exchange(HEARTBEAT, "topic"),),
-        queues=(Queue(LEADER, SINGLE), Queue(presence, exclusive=True), Queue(ear, exclusive=True)),
-        bindings=(Binding(ear, HEARTBEAT, "#"),),
+        queues=(Queue(LEADER, SINGLE), Queue(presence, exclusive=True), Queue(listener, exclusive=True)),
+        bindings=(Binding(listener, HEARTBEAT, "#"),),
     )
 
 
@@ -125,18 +125,18 @@ def cancel_queue(worker_id: str) -> str:
 
 def worker_cancel_queue(worker_id: str) -> Topology:
     """Where a worker receives which jobs are to stop, as long as it is connected."""
-    ear = cancel_queue(worker_id)
+    listener = cancel_queue(worker_id)
     return Topology(
         exchanges=(Exchange(JOB_CANCEL, "topic"),),
-        queues=(Queue(ear, exclusive=True),),
-        bindings=(Binding(ear, JOB_CANCEL, "#"),),
+        queues=(Queue(listener, exclusive=True),),
+        bindings=(Binding(listener, JOB_CANCEL, "#"),),
     )
 
 
 def worker_topology(queues: Iterable[str]) -> Topology:
     """What workers of jobs share: the queues that they serve, and where their heartbeats go."""
-    beats = Topology(exchanges=(Exchange(WORKER_HEARTBEAT, "topic"),))
-    return queues_of_work(beats, *(dispatch_queue(queue) for queue in queues))
+    heartbeats = Topology(exchanges=(Exchange(WORKER_HEARTBEAT, "topic"),))
+    return queues_of_work(heartbeats, *(dispatch_queue(queue) for queue in queues))
 
 
 def queue_of_work(name: str) -> Topology:
@@ -161,12 +161,12 @@ STOPS: Final = Topology(exchanges=(Exchange(JOB_CANCEL, "topic"),))
 
 def jobs_topology(node_id: str) -> Topology:
     """What the nodes share for jobs, and where this one receives acknowledgements and heartbeats."""
-    acks, beats = handoff_ack(node_id), worker_heartbeat_queue(node_id)
+    acks, heartbeats = handoff_ack(node_id), worker_heartbeat_queue(node_id)
     return queues_of_work(
         Topology(
             exchanges=(*STOPS.exchanges, Exchange(WORKER_HEARTBEAT, "topic")),
-            queues=(Queue(acks, exclusive=True), Queue(beats, exclusive=True)),
-            bindings=(Binding(beats, WORKER_HEARTBEAT, "#"),),
+            queues=(Queue(acks, exclusive=True), Queue(heartbeats, exclusive=True)),
+            bindings=(Binding(heartbeats, WORKER_HEARTBEAT, "#"),),
         ),
         JOB_ASSIGNED,
         JOB_HANDOFF,

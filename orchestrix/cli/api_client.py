@@ -79,14 +79,14 @@ class ApiClient:
         path: str,
         query: Mapping[str, Any] | None = None,
         *,
-        patience: float = 0.0,
+        timeout_s: float = 0.0,
         also: Collection[int] = (),
     ) -> Any:
         """The JSON of a page.
 
-        `patience` is how many seconds the server may wait on purpose; `also` are statuses that are no error here.
+        `timeout_s` is how many seconds the server may wait on purpose; `also` are statuses that are no error here.
         """
-        return self._call("GET", path + _query(query), None, {}, patience, also)
+        return self._call("GET", path + _query(query), None, {}, timeout_s, also)
 
     def document(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The JSON object of a page."""
@@ -99,9 +99,9 @@ class ApiClient:
             raise self._stranger()
         return found
 
-    def instance(self, path: str, query: Mapping[str, Any] | None = None, *, patience: float = 0.0) -> dict[str, Any]:
-        """One saga instance; `patience` as for `get`."""
-        return self.instance_of(self.get(path, query, patience=patience))
+    def instance(self, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = 0.0) -> dict[str, Any]:
+        """One saga instance; `timeout_s` as for `get`."""
+        return self.instance_of(self.get(path, query, timeout_s=timeout_s))
 
     def all_items(self, path: str, query: Mapping[str, Any] | None = None) -> list[Any]:
         """The items of all pages."""
@@ -150,10 +150,10 @@ class ApiClient:
         path: str,
         body: bytes | None,
         headers: Mapping[str, str],
-        patience: float = 0.0,
+        timeout_s: float = 0.0,
         also: Collection[int] = (),
     ) -> Any:
-        with self._opened(method, path, body, headers, RESPONSE_TIMEOUT_S + patience) as response:
+        with self._opened(method, path, body, headers, RESPONSE_TIMEOUT_S + timeout_s) as response:
             content = self._read(response, method)
             if not 200 <= response.status < 300 and response.status not in also:
                 self._refuse(method, response.status, content, response)
@@ -239,11 +239,11 @@ class ApiClient:
             if status in (502, 503, 504):
                 raise self._not_ready(method, status)
             raise self._stranger()
-        said = sentence(problem, status, self._flags, response.getheader("Retry-After")) + self._hint(status)
+        text = sentence(problem, status, self._flags, response.getheader("Retry-After")) + self._hint(status)
         if problem.get("code") == "already_exists" and isinstance(problem.get("existing"), str):
-            raise AlreadyExists(said, problem["existing"])
+            raise AlreadyExists(text, problem["existing"])
         kind = OutcomeUnknown if problem.get("code") == "outcome_unknown" else _ERRORS.get(status, PermanentError)
-        raise kind(said)
+        raise kind(text)
 
     def _not_ready(self, method: str, status: int) -> Unavailable:
         """The error for an answer of a proxy: it need not know what has become of the request."""

@@ -117,8 +117,8 @@ def headers_of(arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
     except OutcomeUnknown as lost:
         if key is None:
             raise
-        told = f"{lost}; the same command with --idempotency-key {key} does it at most once"
-        raise OutcomeUnknown(told) from lost
+        texts = f"{lost}; the same command with --idempotency-key {key} does it at most once"
+        raise OutcomeUnknown(texts) from lost
 
 
 def _key_header(key: str) -> dict[str, str]:

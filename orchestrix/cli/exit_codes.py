@@ -29,11 +29,11 @@ def report(error: BaseException) -> int:
     with suppress(OSError):  # nobody reads stderr
         warn(message, "error")
         if not foreseen:
-            _tell_more(error)
+            _print_details(error)
     return code
 
 
-def _tell_more(error: BaseException) -> None:
+def _print_details(error: BaseException) -> None:
     if _debugging():
         traceback.print_exception(error)
     else:

@@ -40,7 +40,7 @@ def init(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         output.print_json({"folder": str(folder.resolve()), "files": [str(path) for path in files]})
     else:
-        print("\n".join(output.visible(line) for line in _told(folder, files)))
+        print("\n".join(output.visible(line) for line in _describe(folder, files)))
     return exit_codes.OK
 
 
@@ -73,7 +73,7 @@ def _write(folder: Path, files: Mapping[Path, str]) -> None:
         raise
 
 
-def _told(folder: Path, files: Mapping[Path, str]) -> list[str]:
+def _describe(folder: Path, files: Mapping[Path, str]) -> list[str]:
     """What was written, and what to type next, line by line."""
     enter = [] if folder.resolve() == Path.cwd() else [f"  cd {shlex.quote(str(folder))}"]
     return [

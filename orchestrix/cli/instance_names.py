@@ -95,14 +95,14 @@ def _kind(saga: str) -> str:
 
 def _none_of(saga: str, id: str, api: ApiClient) -> str:
     """There is none; if another saga has the id, that one is named: all sagas but apps count together."""
-    said = f"no {_kind(saga)} with id {id}, and none named {id!r}"
+    text = f"no {_kind(saga)} with id {id}, and none named {id!r}"
     if saga == APP:
-        return said
+        return text
     with suppress(OrchestrixError, LookupError, TypeError):
         for other in api.document("/sagas")["items"]:
             if other["saga"] not in (saga, APP) and (found := _there(api, f"{base(other['saga'])}/{id}")):
-                return f"{said}: {id} is {other['saga']} {found.get('key')!r} (ids are shared by all sagas)"
-    return said
+                return f"{text}: {id} is {other['saga']} {found.get('key')!r} (ids are shared by all sagas)"
+    return text
 
 
 def _there(api: ApiClient, path: str) -> dict[str, Any] | None:

@@ -116,9 +116,9 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: 
 
 def terminal_columns() -> int | None:
     """How wide a table may be: as COLUMNS says, else as the terminal is; None where neither does."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isdigit() and int(told) > 0:
-        return int(told)
+    texts = os.environ.get("COLUMNS", "")
+    if texts.isdigit() and int(texts) > 0:
+        return int(texts)
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (OSError, ValueError):

@@ -67,7 +67,7 @@ def until_end(
                 return instance
             wait = max(1, min(LONG_POLL_S, round(left)))
             query = {"wait": f"{wait}s", "sinceVersion": instance["version"]}
-            instance = api.instance(path, query, patience=wait)
+            instance = api.instance(path, query, timeout_s=wait)
         except Unavailable:
             left = deadline - clock.monotonic()
             if left <= 0:
@@ -81,18 +81,18 @@ def watched(api: ApiClient, path: str) -> Iterator[dict[str, Any]]:
     Raises `NotFound`, and `Unavailable` if the API is away for `RECONNECT_TIMEOUT_S` seconds.
     """
     version = 0
-    away: float | None = None
+    error: float | None = None
     while True:
         try:
             for change in _known_and_coming(api, path, version):
-                away = None
+                error = None
                 version = change["version"]
                 yield change
                 if change["toState"] in ENDED:
                     return
         except Unavailable:
-            away = away or clock.monotonic()
-            if version == 0 or clock.monotonic() - away > RECONNECT_TIMEOUT_S:
+            error = error or clock.monotonic()
+            if version == 0 or clock.monotonic() - error > RECONNECT_TIMEOUT_S:
                 raise
         pause(0.5)
 

@@ -75,7 +75,7 @@ def _claimed(settings: Settings) -> list[str] | None:
 
 def _by_variables(named: Mapping[str, str], section: str) -> bool:
     """Whether all that a section has came by variables, each of which is reported by itself."""
-    return all(said.startswith(config.PREFIX) for name, said in named.items() if name.partition(".")[0] == section)
+    return all(text.startswith(config.PREFIX) for name, text in named.items() if name.partition(".")[0] == section)
 
 
 def _unclaimed(settings: Settings, section: str, known: Collection[str]) -> str:
@@ -166,11 +166,11 @@ def _add_sections(values: dict[str, Any], sources: dict[str, str], settings: Set
 
 
 def _given_by(settings: Settings, place: str) -> str:
-    named = {name.lower(): said for name, said in settings.origin.named.items()}
-    said = named.get(place.lower())
-    if said is None:
+    named = {name.lower(): text for name, text in settings.origin.named.items()}
+    text = named.get(place.lower())
+    if text is None:
         return "default"
-    return f"env {said}" if said.startswith(config.PREFIX) else f"file {Path(settings.origin.file or '').name}"
+    return f"env {text}" if text.startswith(config.PREFIX) else f"file {Path(settings.origin.file or '').name}"
 
 
 def _flat(settings: Settings) -> dict[str, Any]:

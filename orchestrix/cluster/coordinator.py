@@ -18,28 +18,28 @@ class Coordinator:
 
     def __init__(self, make: Callable[[], ClusterMember]) -> None:
         self._make = make
-        self._life = make()
+        self._member = make()
         self._task: asyncio.Task[None] | None = None
         self._resigned = False
 
     @property
     def node_id(self) -> str:
         """The id under which the process is a member now."""
-        return self._life.who.id
+        return self._member.identity.id
 
     @property
     def member(self) -> ClusterMember:
         """The process as a member of the cluster, under its present id."""
-        return self._life
+        return self._member
 
     @property
     def fence(self) -> Fence | None:
         """The fence of its writes as the leader; None while it does not lead, as far as it knows."""
-        return self._life.leadership.fence
+        return self._member.leadership.fence
 
     async def start(self) -> None:
         """Joins in the background."""
-        await self._life.start()
+        await self._member.start()
         self._task = asyncio.create_task(self._live(), name="coordinator")
 
     async def stop(self) -> None:
@@ -48,7 +48,7 @@ class Coordinator:
             if self._task is not None:
                 await ended(self._task)
         finally:
-            await self._life.stop()
+            await self._member.stop()
 
     async def resign(self) -> None:
         """Gives up leadership, and does not take it again: another node has it before this one has ended.
@@ -56,28 +56,28 @@ class Coordinator:
         Nor does the process join again from now on, even if it is declared dead: it is about to end.
         """
         self._resigned = True
-        await self._life.leadership.stop()
+        await self._member.leadership.stop()
 
     async def joined(self) -> None:
         """Waits until the node is a member."""
-        await self._life.membership.joined.wait()
+        await self._member.membership.joined.wait()
 
     def drain(self) -> None:
         """Marks this node as taking nothing new; it keeps what it has until it stops."""
-        self._life.drain()
+        self._member.drain()
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """The health probe."""
-        return self._life.trouble()
+        return self._member.problem()
 
     async def _live(self) -> None:
         while True:
-            await self._life.membership.found_dead.wait()
-            await self._life.abandon()
+            await self._member.membership.found_dead.wait()
+            await self._member.abandon()
             if self._resigned:
                 return
             failures = 0
-            self._life = self._make()
+            self._member = self._make()
             log.warning("rejoining the cluster as node %s", self.node_id)
             while not await self._begun():
                 failures += 1
@@ -85,7 +85,7 @@ class Coordinator:
 
     async def _begun(self) -> bool:
         try:
-            await self._life.start()
+            await self._member.start()
         except Exception:
             log.exception("rejoining the cluster failed; retrying")
             return False

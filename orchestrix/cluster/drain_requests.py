@@ -29,8 +29,8 @@ class DrainRequester:
         Raises `NotFound`, `ConflictError` for one that has ended and for the name of several, and `Unavailable`.
         """
         node = await self._database.run(lambda tx: self._write(tx, node_id))
-        poke = Outgoing("", node_queue(node.id), dump({"kind": DRAIN_KIND}), clock.uuid7(), type="node.poke")
-        await self._broker.publish([poke], timeout=NOTIFY_TIMEOUT_S)
+        message = Outgoing("", node_queue(node.id), dump({"kind": DRAIN_KIND}), clock.uuid7(), type="node.poke")
+        await self._broker.publish([message], timeout=NOTIFY_TIMEOUT_S)
         return node
 
     @staticmethod

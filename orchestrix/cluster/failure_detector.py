@@ -54,16 +54,16 @@ class FailureDetector:
         fence: Fence,
         database: Database,
         broker: Broker,
-        ears: HeartbeatListener,
-        patience: FailureTimeouts,
+        heartbeats: HeartbeatListener,
+        timeouts: FailureTimeouts,
         on_dead: Callable[[str], None],
     ) -> None:
-        self._fence, self._database, self._broker, self._ears = fence, database, broker, ears
-        self._patience, self._on_dead = patience, on_dead
+        self._fence, self._database, self._broker, self._heartbeats = fence, database, broker, heartbeats
+        self._timeouts, self._on_dead = timeouts, on_dead
         self._since: datetime | None = None
         self._last: tuple[float, datetime] | None = None
         """When the last check was over (monotonic), and the database's time then."""
-        self._absences = MissingNodes(patience.presence)
+        self._missing_nodes = MissingNodes(timeouts.presence)
         self._generation = -1
         self._present: set[str] = set()
         self._loop = Loop("failure detector", self._round)
@@ -77,18 +77,18 @@ class FailureDetector:
         await self._loop.stop()
 
     async def _round(self) -> None:
-        living, since = await self._look()
+        living, since = await self._read_nodes()
         others = [node for node in living.nodes if node.id != self._fence.holder]
         for node in others:
-            if is_silent(node, now=living.now, since=since, limit=self._patience.dead):
-                await self._bury(node, f"last heartbeat {node.beat_at:%H:%M:%S} UTC")
-        gone = self._absences.look(clock.monotonic(), await self._missing(others))
+            if is_silent(node, now=living.now, since=since, limit=self._timeouts.dead):
+                await self._declare_dead(node, f"last heartbeat {node.beat_at:%H:%M:%S} UTC")
+        gone = self._missing_nodes.observe(clock.monotonic(), await self._missing(others))
         for node in others:
             if node.id == gone:
-                await self._bury(node, "its presence queue is gone and no heartbeat arrived")
-        await asyncio.sleep(self._patience.presence / CHECKS_BETWEEN_PINGS)
+                await self._declare_dead(node, "its presence queue is gone and no heartbeat arrived")
+        await asyncio.sleep(self._timeouts.presence / CHECKS_BETWEEN_PINGS)
 
-    async def _look(self) -> tuple[LiveNodes, datetime]:
+    async def _read_nodes(self) -> tuple[LiveNodes, datetime]:
         """The nodes, and since when this leader listens to them. An outage of its own, or a stall, begins that anew."""
         asked = clock.monotonic()
         try:
@@ -99,7 +99,7 @@ class FailureDetector:
             raise
         set_back, answered = self._set_back(asked, living.now), clock.monotonic()
         self._last = answered, living.now
-        if self._since is None or set_back or answered - asked > self._patience.dead / 3:
+        if self._since is None or set_back or answered - asked > self._timeouts.dead / 3:
             self._since = living.now
         return living, self._since
 
@@ -117,18 +117,18 @@ class FailureDetector:
         if self._broker.generation != self._generation:
             self._generation = self._broker.generation
             self._present.clear()
-        if not others or self._ears.listening < LINK_SETTLED_HEARTBEATS * self._patience.heartbeat:
+        if not others or self._heartbeats.listening_for_s < LINK_SETTLED_HEARTBEATS * self._timeouts.heartbeat:
             return {}
         absent = await missing(self._broker, [node.id for node in others])
         if absent is None:
             return {}
-        self._present |= {node.id for node in others if node.id in self._ears.heard or node.id not in absent}
+        self._present |= {node.id for node in others if node.id in self._heartbeats.latest or node.id not in absent}
         return {node.id: node.beat_at for node in others if node.id in absent & self._present}
 
-    async def _bury(self, node: NodeRow, why: str) -> None:
+    async def _declare_dead(self, node: NodeRow, reason: str) -> None:
         if await self._database.run(lambda tx: self._declare(tx, node)):
             crash.point("nodes.death.after_commit")
-            log.warning("node %s is considered dead: %s", node.id, why)
+            log.warning("node %s is considered dead: %s", node.id, reason)
             self._on_dead(node.id)
 
     async def _declare(self, tx: Transaction, node: NodeRow) -> bool:
@@ -153,5 +153,5 @@ class NodePruner:
         await self._loop.stop()
 
     async def _round(self) -> None:
-        await self._database.run(lambda tx: nodes.forget(tx, self._fence, NODE_RETENTION_S))
+        await self._database.run(lambda tx: nodes.prune(tx, self._fence, NODE_RETENTION_S))
         await asyncio.sleep(clock.uniform(PRUNE_INTERVAL_S / 2, PRUNE_INTERVAL_S))

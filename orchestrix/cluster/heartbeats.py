@@ -49,11 +49,11 @@ def read_heartbeat(body: bytes) -> NodeHeartbeat | None:
 
 
 class HeartbeatListener:
-    """Receives every node's heartbeats. `heard` has the last one of each, as long as the link lasts."""
+    """Receives every node's heartbeats. `latest` has the last one of each, as long as the link lasts."""
 
     def __init__(self, broker: Broker, node_id: str) -> None:
         self._broker, self._node_id = broker, node_id
-        self.heard: dict[str, NodeHeartbeat] = {}
+        self.latest: dict[str, NodeHeartbeat] = {}
         self._consumer: Consumer | None = None
         self._loop = Loop("heartbeats", self._round)
         self._linked_at: float | None = None
@@ -61,7 +61,7 @@ class HeartbeatListener:
         broker.on_down(lambda generation, why: self._lost())
 
     @property
-    def listening(self) -> float:
+    def listening_for_s(self) -> float:
         """For how many seconds it has been listening without a break."""
         return 0.0 if self._linked_at is None else clock.monotonic() - self._linked_at
 
@@ -70,7 +70,7 @@ class HeartbeatListener:
 
     def _lost(self) -> None:
         self._linked_at = None
-        self.heard.clear()
+        self.latest.clear()
 
     async def start(self) -> None:
         """Begins to listen; the broker may be down."""
@@ -90,6 +90,6 @@ class HeartbeatListener:
         found = await self._consumer.receive(PREFETCH)
         if not found:
             await asyncio.sleep(1.0)  # the link is closed: this part is about to end
-        for beat in filter(None, (read_heartbeat(one.body) for one in found)):
-            self.heard[beat.node_id] = beat
+        for heartbeat in filter(None, (read_heartbeat(one.body) for one in found)):
+            self.latest[heartbeat.node_id] = heartbeat
         await self._consumer.acknowledge(found)

@@ -25,7 +25,7 @@ class LeaderMonitor:
     def __init__(self, database: Database, lease_s: float) -> None:
         self._database, self._lease_s = database, lease_s
         self._since: float | None = None
-        self._told = False
+        self._logged = False
         self._loop = Loop("leader monitor", self._round)
 
     async def start(self) -> None:
@@ -36,7 +36,7 @@ class LeaderMonitor:
         """Polls no more."""
         await self._loop.stop()
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """The health probe: why it is wrong that there is no leader; None while there is one, or was until lately."""
         silent = 0.0 if self._since is None else clock.monotonic() - self._since
         if silent < LEADERLESS_LEASES_LIMIT * self._lease_s:
@@ -55,13 +55,13 @@ class LeaderMonitor:
         else:
             vacant = lease is None or lease.lapsed
             self._since = (self._since if self._since is not None else clock.monotonic()) if vacant else None
-        self._tell()
+        self._log_change()
         await asyncio.sleep(min(POLL_INTERVAL_S, self._lease_s / 2))
 
-    def _tell(self) -> None:
-        trouble = self.trouble()
-        if trouble is not None and not self._told:
-            log.error("%s", trouble)
-        elif trouble is None and self._told:
+    def _log_change(self) -> None:
+        problem = self.problem()
+        if problem is not None and not self._logged:
+            log.error("%s", problem)
+        elif problem is None and self._logged:
             log.warning("the cluster has a leader again, or the database cannot be queried")
-        self._told = trouble is not None
+        self._logged = problem is not None

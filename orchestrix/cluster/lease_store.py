@@ -26,10 +26,10 @@ LOCK_WAIT_LIMIT_S: Final = 1.0
 class LeaseStore(Protocol):
     """The lease row, as one node uses it."""
 
-    async def look(self) -> Lease | None:
+    async def read(self) -> Lease | None:
         """The row now; None before the first term. Raises `Unavailable`."""
 
-    async def campaign(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+    async def campaign(self, candidacy: Candidacy, noticed_at: float) -> Fence | None:
         """Begins the next term; None if the row does not allow it.
 
         `noticed_at` is when, on the monotonic clock, the former leader was known to be gone. Raises `Unavailable`
@@ -59,14 +59,14 @@ class DatabaseLeaseStore:
         self._held = 0
         self._session: int | None = None
 
-    async def look(self) -> Lease | None:
+    async def read(self) -> Lease | None:
         async with self._database.read() as connection:
             return await leases.read(connection, self._lease)
 
-    async def campaign(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+    async def campaign(self, candidacy: Candidacy, noticed_at: float) -> Fence | None:
         try:
             async with asyncio.timeout(CAMPAIGN_TIMEOUT_S):
-                fence = await self._insist(bid, noticed_at)
+                fence = await self._campaign_until_answered(candidacy, noticed_at)
         except TimeoutError as late:
             raise Unavailable("the database did not decide the election in time") from late
         self._held = fence.term if fence is not None else self._held
@@ -81,25 +81,25 @@ class DatabaseLeaseStore:
     async def resign(self, fence: Fence) -> None:
         await self._database.run(lambda tx: leases.resign(tx, fence))
 
-    async def _insist(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+    async def _campaign_until_answered(self, candidacy: Candidacy, noticed_at: float) -> Fence | None:
         failures = 0
         while True:
             try:
-                return await self._attempt(bid, noticed_at)
+                return await self._attempt(candidacy, noticed_at)
             except OutcomeUnknown:
-                if (fence := await self._mine()) is not None:
+                if (fence := await self._own_term()) is not None:
                     return fence
-            except RetryableError as away:
-                log.debug("election attempt of %s: %s", self._node_id, away)
+            except RetryableError as error:
+                log.debug("election attempt of %s: %s", self._node_id, error)
             failures += 1
             await asyncio.sleep(backoff(failures))
 
-    async def _mine(self) -> Fence | None:
+    async def _own_term(self) -> Fence | None:
         """The term that the lost COMMIT began, if it did."""
         failures = 0
         while True:
             try:
-                lease = await self.look()
+                lease = await self.read()
                 break
             except RetryableError:
                 failures += 1
@@ -107,10 +107,10 @@ class DatabaseLeaseStore:
         won = lease is not None and lease.holder == self._node_id and lease.term > self._held
         return lease.fence if lease is not None and won else None
 
-    async def _attempt(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+    async def _attempt(self, candidacy: Candidacy, noticed_at: float) -> Fence | None:
         async def work(tx: Transaction) -> Fence | None:
             self._session = await tx.dialect.session(tx)
-            fence = await leases.campaign(tx, bid, self._lease, clock.monotonic() - noticed_at)
+            fence = await leases.campaign(tx, candidacy, self._lease, clock.monotonic() - noticed_at)
             crash.point("leader.before_commit")
             return fence
 

@@ -42,57 +42,58 @@ class ClusterMember:
     """A node under one id. `link` is its own connection to the broker, with the topology of that id.
 
     `duties` are what it does besides its own while it leads. `draining` says, for all to see, that it takes nothing
-    new. `poked` is called with the kind of each notification; `on_dead` with the id of each node that this one, as the
-    leader, has declared dead. Neither must block. `sole` says that the broker lives and dies with this process.
+    new. `on_notification` is called with the kind of each notification; `on_dead` with the id of each node that this
+    one, as the leader, has declared dead. Neither must block. `single_node` says that the broker lives and dies with
+    this process.
     """
 
     def __init__(
         self,
-        who: Identity,
+        identity: Identity,
         database: Database,
         link: Broker,
         settings: ClusterSettings,
         *,
-        sole: bool = False,
-        work: NodeWorkload | None = None,
+        single_node: bool = False,
+        workload: NodeWorkload | None = None,
         duties: Sequence[Duty] = (),
         draining: DrainSignal | None = None,
-        poked: Callable[[str], None] = lambda kind: None,
+        on_notification: Callable[[str], None] = lambda kind: None,
         on_dead: Callable[[str], None] = lambda node_id: None,
     ) -> None:
-        self.who = who
-        self.work = work
+        self.identity = identity
+        self.work = workload
         self._link, self._draining = link, draining or DrainSignal()
         self._hand_over = settings.handoff_hard + CLOSE_TIMEOUT_S
-        ears = HeartbeatListener(link, who.id)
+        heartbeats = HeartbeatListener(link, identity.id)
         patience = FailureTimeouts(settings.heartbeat, settings.dead, settings.presence)
         own: Sequence[Duty] = (
-            lambda fence: FailureDetector(fence, database, link, ears, patience, on_dead),
+            lambda fence: FailureDetector(fence, database, link, heartbeats, patience, on_dead),
             lambda fence: DelayedService("node pruner", NodePruner(fence, database), PRUNE_DELAY_S),
         )
         self.membership = Membership(
             database,
             link,
-            who,
+            identity,
             heartbeat=settings.heartbeat,
             dead=settings.dead,
             draining=self._draining,
-            load=lambda: work.count if work is not None else 0,
+            load=lambda: workload.count if workload is not None else 0,
         )
         self.leadership = Leadership(
-            DatabaseLeaseStore(database, who.id, settings.lease),
+            DatabaseLeaseStore(database, identity.id, settings.lease),
             link,
-            who.id,
+            identity.id,
             [*own, *duties],
             lease=settings.lease,
             renew=settings.renew,
-            sole=sole,
+            single_node=single_node,
         )
-        self._parts = Services([link, ears, NodePresence(link, who.id, poked), self.membership])
+        self._parts = Services([link, heartbeats, NodePresence(link, identity.id, on_notification), self.membership])
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """The health probe."""
-        return self.membership.trouble() or self._link.mismatch
+        return self.membership.problem() or self._link.mismatch
 
     def drain(self) -> None:
         """Marks the node as taking nothing new; it keeps what it has until it stops."""

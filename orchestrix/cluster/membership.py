@@ -48,18 +48,18 @@ class Membership:
         self,
         database: Database,
         broker: Broker,
-        who: Identity,
+        identity: Identity,
         *,
         heartbeat: float,
         dead: float,
         draining: DrainSignal,
         load: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._database, self._broker, self._who, self._load = database, broker, who, load
+        self._database, self._broker, self._identity, self._load = database, broker, identity, load
         self._heartbeat, self._dead = heartbeat, dead
         self._draining, self._wake = draining, draining.wake
         self._has_left = False
-        self._beaten_at: float | None = None
+        self._heartbeat_at: float | None = None
         self.joined = asyncio.Event()
         self.found_dead = asyncio.Event()
         """Set when the node has learnt that it was declared dead."""
@@ -87,17 +87,17 @@ class Membership:
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 if self.joined.is_set() and not self.found_dead.is_set():
-                    await self._database.run(lambda tx: nodes.leave(tx, self._who.id))
+                    await self._database.run(lambda tx: nodes.leave(tx, self._identity.id))
                 await self._announce()
-        except (RetryableError, TimeoutError) as away:
-            why = str(away) or f"no answer within {LEAVE_TIMEOUT_S:g} s"
-            log.warning("node %s could not mark itself LEFT: %s", self._who.id, why)
+        except (RetryableError, TimeoutError) as error:
+            why = str(error) or f"no answer within {LEAVE_TIMEOUT_S:g} s"
+            log.warning("node %s could not mark itself LEFT: %s", self._identity.id, why)
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """The health probe."""
-        if self._beaten_at is None:
+        if self._heartbeat_at is None:
             return "the node has not joined the cluster yet"
-        silent = clock.monotonic() - self._beaten_at
+        silent = clock.monotonic() - self._heartbeat_at
         return f"heartbeats have not been stored for {silent:.0f} s" if silent >= self._dead else None
 
     async def _round(self) -> None:
@@ -105,26 +105,26 @@ class Membership:
             await self._wake.wait(None)
             return
         if not await self._database.run(self._write):
-            log.warning("node %s was declared dead by the leader", self._who.id)
+            log.warning("node %s was declared dead by the leader", self._identity.id)
             self.found_dead.set()
             return
-        self._beaten_at = clock.monotonic()
+        self._heartbeat_at = clock.monotonic()
         self.joined.set()
         await self._announce()
         linked = self._broker.state is LinkState.UP
-        every = self._heartbeat if linked else self._heartbeat / HEARTBEAT_SPEEDUP_WITHOUT_LINK
-        await self._wake.wait(max(0.0, self._beaten_at + every - clock.monotonic()))
+        interval_s = self._heartbeat if linked else self._heartbeat / HEARTBEAT_SPEEDUP_WITHOUT_LINK
+        await self._wake.wait(max(0.0, self._heartbeat_at + interval_s - clock.monotonic()))
 
     async def _write(self, tx: Transaction) -> bool:
         """True if the node lives, by its row."""
-        who = self._who
+        who = self._identity
         if not self.joined.is_set() and await nodes.join(tx, who.id, who.name, who.roles):
             return True
-        return await nodes.beat(tx, who.id, self._state, self._load())
+        return await nodes.record_heartbeat(tx, who.id, self._state, self._load())
 
     async def _announce(self) -> None:
         """A broker that takes no messages must not hold up the next heartbeat."""
         if self._broker.blocked is not None:
             return
-        beat = heartbeat_message(self._who.id, self._load(), self._state, self._database.now())
-        await self._broker.publish([beat], ANNOUNCE_TIMEOUT_S)
+        heartbeat = heartbeat_message(self._identity.id, self._load(), self._state, self._database.now())
+        await self._broker.publish([heartbeat], ANNOUNCE_TIMEOUT_S)

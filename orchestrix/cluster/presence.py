@@ -23,11 +23,11 @@ PING_TIMEOUT_S: Final = 2.0
 class NodePresence:
     """Consumes the queue that only this node has: a message in it asks the node to check something.
 
-    `poked` is called with the kind of each notification; it must not block.
+    `on_notification` is called with the kind of each notification; it must not block.
     """
 
-    def __init__(self, broker: Broker, node_id: str, poked: Callable[[str], None]) -> None:
-        self._broker, self._node_id, self._poked = broker, node_id, poked
+    def __init__(self, broker: Broker, node_id: str, on_notification: Callable[[str], None]) -> None:
+        self._broker, self._node_id, self._on_notification = broker, node_id, on_notification
         self._consumer: Consumer | None = None
         self._loop = Loop("presence", self._round)
 
@@ -48,7 +48,7 @@ class NodePresence:
         if not found:
             await asyncio.sleep(1.0)  # the link is closed: this part is about to end
         for kind in {_kind(one.body) for one in found} - {PING_KIND, None}:
-            self._poked(str(kind))
+            self._on_notification(str(kind))
         await self._consumer.acknowledge(found)
 
 

@@ -21,7 +21,7 @@ async def cancelled(tasks: set[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*(ended(task) for task in tasks), return_exceptions=True)
 
 
-def the_one(received: list[Delivery]) -> Delivery:
+def single_delivery(received: list[Delivery]) -> Delivery:
     """The delivery that was waited for. Raises `Unavailable` where the consumer has ended."""
     if not received:
         raise Unavailable("the consumer of the election queue ended")

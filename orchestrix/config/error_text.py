@@ -25,8 +25,8 @@ def sentence(error: Mapping[str, Any], group: type[BaseModel] | None) -> str:
     if not schema:
         return "this value cannot be used"
     given = error.get("input")
-    said = " (it is empty)" if isinstance(given, str) and not given.strip() else _meant(given, schema.get("enum", ()))
-    return f"write {_kind(schema)}{said}"
+    text = " (it is empty)" if isinstance(given, str) and not given.strip() else _meant(given, schema.get("enum", ()))
+    return f"write {_kind(schema)}{text}"
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
@@ -34,8 +34,8 @@ def nearest(given: str, known: Iterable[str]) -> str | None:
 
     Compared word by word: the long prefixes of names are alike everywhere.
     """
-    found = max(known, key=lambda one: _likeness(given, one), default=None)
-    return found if found is not None and _likeness(given, found) else None
+    found = max(known, key=lambda one: _similarity(given, one), default=None)
+    return found if found is not None and _similarity(given, found) else None
 
 
 def schema_of(group: type[BaseModel] | None, name: str) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ def _meant(given: object, choices: Iterable[str]) -> str:
     return f": did you mean {near[0]}?" if near else ""
 
 
-def _likeness(given: str, known: str) -> float:
+def _similarity(given: str, known: str) -> float:
     """From 0, if they differ in more than a slip, to 1."""
     pairs = list(zip_longest(_words(given), _words(known), fillvalue=""))
     ratios = [difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs]

@@ -277,23 +277,23 @@ def idle_variables(environ: Mapping[str, str] | None = None, claimed: Collection
     known = [*names(), *(claimed or ())]
     variables = [*(PREFIX + name.upper().replace(".", "__") for name in known), VARIABLE]
     env = os.environ if environ is None else environ
-    strange = [key for key in env if _is_strange(key, variables, judged=claimed is not None)]
+    unknown = [key for key in env if _is_unknown(key, variables, claimed=claimed is not None)]
     sentences = [
         f"{key[:SHOWN_NAME_CHARS]} {_unknown(key[:SHOWN_NAME_CHARS], variables)}"
-        for key in sorted(strange)[:SHOWN_VARIABLES]
+        for key in sorted(unknown)[:SHOWN_VARIABLES]
     ]
-    if len(strange) > SHOWN_VARIABLES:
-        sentences.append(f"{len(strange) - SHOWN_VARIABLES} more ORCHESTRIX_ variables are not settings")
+    if len(unknown) > SHOWN_VARIABLES:
+        sentences.append(f"{len(unknown) - SHOWN_VARIABLES} more ORCHESTRIX_ variables are not settings")
     if "ORCHESTRIX_CRASH_AT" in env and env.get("ORCHESTRIX_TESTING") != "1":
         sentences.append("ORCHESTRIX_CRASH_AT is ignored without ORCHESTRIX_TESTING=1")
     return sentences
 
 
-def _is_strange(key: str, variables: Collection[str], *, judged: bool) -> bool:
+def _is_unknown(key: str, variables: Collection[str], *, claimed: bool) -> bool:
     if not _is_ours(key) or key.upper() in variables:
         return False
     path = _path(key)
-    return judged or path is None or _nearest(key, variables) is not None
+    return claimed or path is None or _nearest(key, variables) is not None
 
 
 def _unknown(key: str, known: Collection[str]) -> str:

@@ -14,7 +14,7 @@ from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome
 from orchestrix.broker.topology import EVENTS, UNROUTED, dead_letters_of
 from orchestrix.dead_letters.parse import DELIVERY_LIMIT, UNROUTED_REASON, ParsedDeadLetter, parse, republished
 from orchestrix.dead_letters.quota import DeadLetterQuota
-from orchestrix.dead_letters.redrive import CORRELATION_LIMIT_BYTES, fitting, insert_rows, row_of, taken_ids
+from orchestrix.dead_letters.redrive import CORRELATION_LIMIT_BYTES, insert_rows, row_of, taken_ids, text_within
 from orchestrix.dead_letters.retry_buffer import Key, LogRateLimiter, RetryBuffer, key_of
 from orchestrix.errors import RetryableError, SchemaMismatch
 from orchestrix.lifecycle import Loop, backoff
@@ -80,7 +80,7 @@ class DeadLetterCollector:
         database: Database,
         broker: Broker,
         catalog: Catalog,
-        poke: Callable[[], None],
+        notify: Callable[[], None],
         *,
         queues: Sequence[str] = (),
         on_stored: OnStored | None = None,
@@ -92,13 +92,13 @@ class DeadLetterCollector:
         self._database = database
         self._broker = broker
         self._catalog = catalog
-        self._poke = poke
+        self._notify = notify
         self._consumer: Consumer | None = None
-        self._unkept = RetryBuffer(LETTERS_PER_QUEUE // 2)
-        self._seldom = LogRateLimiter()
+        self._retry_buffer = RetryBuffer(LETTERS_PER_QUEUE // 2)
+        self._log_limiter = LogRateLimiter()
         self._loop = Loop("dead-letter collector", self._round)
 
-    def learned(self) -> None:
+    def catalog_changed(self) -> None:
         """The catalog has grown: there may be more queues to read."""
         if self._consumer is not None and not self._queues:
             self._consumer.also_read(self._own_queues())
@@ -119,9 +119,9 @@ class DeadLetterCollector:
         if self._consumer is not None:
             await self._consumer.close()
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """How many dead letters cannot be stored, or that too many come; None if all can."""
-        return self._unkept.trouble() or (self._quota.trouble() if self._quota is not None else None)
+        return self._retry_buffer.problem() or (self._quota.problem() if self._quota is not None else None)
 
     async def _round(self) -> None:
         """Failed ones are retried alone; what the broker may soon drop, or is in the way, is republished."""
@@ -130,22 +130,22 @@ class DeadLetterCollector:
         deliveries = await self._next(consumer)
         await self._move(consumer, [one for one in deliveries if not one.redelivered])
         again = [one for one in deliveries if one.redelivered]
-        worn = [one for one in again if one.delivery_count >= REDELIVERY_LIMIT]
-        due = self._unkept.due(consumer.alive)
-        stubborn = [one for one in due if self._unkept.is_stubborn(one)]
-        renewed = await self._renew(consumer, [*worn, *stubborn])
+        exceeded = [one for one in again if one.delivery_count >= REDELIVERY_LIMIT]
+        due = self._retry_buffer.due(consumer.alive)
+        failed_often = [one for one in due if self._retry_buffer.has_failed_often(one)]
+        renewed = await self._renew(consumer, [*exceeded, *failed_often])
         for one in (*again, *due):
             if key_of(one) not in renewed:
                 await self._move(consumer, [one])
 
     async def _next(self, consumer: Consumer) -> list[Delivery]:
         """What has come; nothing where a retry is due before, or where the quota is used up."""
-        room = self._quota.room() if self._quota is not None else LETTERS_PER_TRANSACTION
+        room = self._quota.available() if self._quota is not None else LETTERS_PER_TRANSACTION
         if not room and self._quota is not None:
             await asyncio.sleep(self._quota.wait())
             return []
         try:
-            async with asyncio.timeout(self._unkept.wait()):
+            async with asyncio.timeout(self._retry_buffer.wait()):
                 return await consumer.receive(min(room, LETTERS_PER_TRANSACTION))
         except TimeoutError:
             return []
@@ -158,10 +158,10 @@ class DeadLetterCollector:
         pairs = list(zip(deliveries, published, strict=True))
         done = [one for one, result in pairs if result.outcome is Outcome.CONFIRMED]
         for one, result in pairs:
-            if result.outcome is not Outcome.CONFIRMED and self._seldom.may():
+            if result.outcome is not Outcome.CONFIRMED and self._log_limiter.allows():
                 log.warning("cannot republish a dead letter of %s: %s", one.queue, result.detail)
         for one in done:
-            self._unkept.gone(one)
+            self._retry_buffer.remove(one)
         await consumer.acknowledge(done)
         return {key_of(one) for one in done}
 
@@ -173,7 +173,7 @@ class DeadLetterCollector:
             except Exception as error:
                 failures += 1
                 if not await self._is_away(error, failures):
-                    await self._move_apart(consumer, batch, error)
+                    await self._split(consumer, batch, error)
                     return
                 if failures == 1:
                     log.warning("storing dead letters paused: %s", error)
@@ -181,10 +181,10 @@ class DeadLetterCollector:
             else:
                 crash.point("deadletters.after_commit")
                 if owed.rows:
-                    self._poke()
+                    self._notify()
                 if self._quota is not None:
                     self._quota.take(max(0, owed.written - len(owed.rows)))
-                self._unkept.kept(batch)
+                self._retry_buffer.remove_stored(batch)
                 await consumer.acknowledge(batch)
                 return
 
@@ -200,7 +200,7 @@ class DeadLetterCollector:
             return True
         return False
 
-    async def _move_apart(self, consumer: Consumer, batch: Sequence[Delivery], error: Exception) -> None:
+    async def _split(self, consumer: Consumer, batch: Sequence[Delivery], error: Exception) -> None:
         """One of them cannot be stored: halves, until it is alone. It stays unacknowledged and is retried later."""
         middle = len(batch) // 2
         if middle:
@@ -208,34 +208,36 @@ class DeadLetterCollector:
             await self._move(consumer, batch[:middle], known)
             await self._move(consumer, batch[middle:], known)
         else:
-            self._unkept.failed(batch[0], error)
+            self._retry_buffer.failed(batch[0], error)
 
     async def _write(self, batch: Sequence[Delivery], tx: Transaction) -> AutomaticRedrives:
         now = self._database.now()
-        corpses = [parse(one, self._catalog, now) for one in batch]
-        known = await self._known(tx, corpses)
-        dead = {one.letter.id: one for one in (_recognised(corpse, known) for corpse in corpses)}
+        all_parsed = [parse(one, self._catalog, now) for one in batch]
+        known = await self._known(tx, all_parsed)
+        dead = {one.dead_letter.id: one for one in (_recognised(parsed, known) for parsed in all_parsed)}
         dead = {id: one for id, one in dead.items() if _is_new_death(one, known.get(id))}
-        await dead_letters.record(tx, [one.letter for one in dead.values()])
+        await dead_letters.record(tx, [one.dead_letter for one in dead.values()])
         owed = await self._judge(tx, dead)
         await insert_rows(tx, owed.rows)
         if self._on_stored is not None:
-            await self._on_stored(tx, [(one.letter, one.delivery.body) for one in dead.values()])
-        await dead_letters.redriven(tx, [letter.id for letter in owed.again], now)
-        await audit.insert(tx, [self._audited(letter) for letter in owed.again])
+            await self._on_stored(tx, [(one.dead_letter, one.delivery.body) for one in dead.values()])
+        await dead_letters.redriven(tx, [dead_letter.id for dead_letter in owed.again], now)
+        await audit.insert(tx, [self._audited(dead_letter) for dead_letter in owed.again])
         crash.point("deadletters.before_commit")
         return replace(owed, written=len(dead))
 
     @staticmethod
-    async def _known(tx: Transaction, corpses: Iterable[ParsedDeadLetter]) -> dict[str, DeadLetter]:
-        ids = {id for one in corpses for id in (one.letter.id, one.earlier) if id is not None}
-        return {letter.id: letter for letter in await dead_letters.lock(tx, list(ids))}
+    async def _known(tx: Transaction, all_parsed: Iterable[ParsedDeadLetter]) -> dict[str, DeadLetter]:
+        ids = {id for one in all_parsed for id in (one.dead_letter.id, one.earlier) if id is not None}
+        return {dead_letter.id: dead_letter for dead_letter in await dead_letters.lock(tx, list(ids))}
 
     async def _judge(self, tx: Transaction, dead: dict[str, ParsedDeadLetter]) -> AutomaticRedrives:
         """The consequences of those that nobody has judged, and that this transaction has stored itself."""
-        unjudged = [id for id, one in dead.items() if one.letter.reason == _unjudged(one.letter.queue)]
-        letters = [one for one in await dead_letters.lock(tx, unjudged) if _is_ours(one, dead[one.id])]
-        again = [one for one in letters if self._deserves_another(one)]
+        undecided = [
+            id for id, one in dead.items() if one.dead_letter.reason == _undecided_reason(one.dead_letter.queue)
+        ]
+        found = [one for one in await dead_letters.lock(tx, undecided) if _is_ours(one, dead[one.id])]
+        again = [one for one in found if self._may_be_redriven(one)]
         taken = await taken_ids(tx, again) if again else set()
         now = self._database.now()
         rows = [
@@ -243,24 +245,28 @@ class DeadLetterCollector:
             for one in again
         ]
         return AutomaticRedrives(
-            [*rows, *(row for one in letters if (row := self._failure_of(dead[one.id])) is not None)], again
+            [*rows, *(row for one in found if (row := self._failure_of(dead[one.id])) is not None)], again
         )
 
-    def _deserves_another(self, letter: DeadLetter) -> bool:
+    def _may_be_redriven(self, dead_letter: DeadLetter) -> bool:
         """An event that the sagas know, once; also an unrouted one whose queue exists."""
-        queue = letter.routing_key if (letter.queue, letter.exchange) == (UNROUTED, EVENTS) else letter.queue
-        return queue in self._catalog.events and not letter.redriven and letter.body_size <= MAX_BODY
+        queue = (
+            dead_letter.routing_key
+            if (dead_letter.queue, dead_letter.exchange) == (UNROUTED, EVENTS)
+            else dead_letter.queue
+        )
+        return queue in self._catalog.events and not dead_letter.redriven and dead_letter.body_size <= MAX_BODY
 
-    def _failure_of(self, corpse: ParsedDeadLetter) -> OutboxRow | None:
+    def _failure_of(self, parsed: ParsedDeadLetter) -> OutboxRow | None:
         """The event that tells the step of a dead command that this try has failed; None if it is no such command."""
-        if corpse.letter.queue not in self._catalog.commands:
+        if parsed.dead_letter.queue not in self._catalog.commands:
             return None
         try:
-            command = read_command(corpse.delivery.body)
+            command = read_command(parsed.delivery.body)
         except UnreadableMessage:
             return None
-        letter = corpse.letter
-        id = clock.named_uuid(letter.id.encode(), letter.recorded_at.isoformat().encode())
+        dead_letter = parsed.dead_letter
+        id = clock.named_uuid(dead_letter.id.encode(), dead_letter.recorded_at.isoformat().encode())
         return OutboxRow(
             id=id,
             saga=REDRIVE_OWNER,
@@ -270,38 +276,38 @@ class DeadLetterCollector:
             exchange=EVENTS,
             routing_key=STEP_FAILED,
             type=STEP_FAILED,
-            correlation_id=fitting(command.correlation_id, CORRELATION_LIMIT_BYTES) or "",
+            correlation_id=text_within(command.correlation_id, CORRELATION_LIMIT_BYTES) or "",
             body=dump(_failure(id, command)),
             timeout_ms=0,
-            created_at=letter.recorded_at,
+            created_at=dead_letter.recorded_at,
         )
 
-    def _audited(self, letter: DeadLetter) -> AuditRow:
+    def _audited(self, dead_letter: DeadLetter) -> AuditRow:
         return AuditRow(
             at=self._database.now(),
             actor=ORCHESTRATOR,
             verb=REDRIVE,
-            reason=_REROUTED if letter.queue == UNROUTED else _ONCE_MORE,
-            saga=letter.saga,
-            instance_id=letter.instance_id,
-            detail={"deadLetter": letter.id, "queue": letter.queue},
+            reason=_REROUTED if dead_letter.queue == UNROUTED else _ONCE_MORE,
+            saga=dead_letter.saga,
+            instance_id=dead_letter.instance_id,
+            detail={"deadLetter": dead_letter.id, "queue": dead_letter.queue},
         )
 
 
-def _unjudged(queue: str) -> str:
+def _undecided_reason(queue: str) -> str:
     """The reason that says that nobody has judged the message."""
     return UNROUTED_REASON if queue == UNROUTED else DELIVERY_LIMIT
 
 
-def _recognised(corpse: ParsedDeadLetter, known: dict[str, DeadLetter]) -> ParsedDeadLetter:
+def _recognised(parsed: ParsedDeadLetter, known: dict[str, DeadLetter]) -> ParsedDeadLetter:
     """The parsed message under the dead letter that it was redriven from, if it bears its id."""
-    earlier = known.get(corpse.earlier) if corpse.earlier is not None and corpse.times else None
-    if earlier is None or earlier.queue != corpse.letter.queue:
-        return corpse
-    return replace(corpse, letter=replace(corpse.letter, id=earlier.id))
+    earlier = known.get(parsed.earlier) if parsed.earlier is not None and parsed.times else None
+    if earlier is None or earlier.queue != parsed.dead_letter.queue:
+        return parsed
+    return replace(parsed, dead_letter=replace(parsed.dead_letter, id=earlier.id))
 
 
-def _is_new_death(corpse: ParsedDeadLetter, before: DeadLetter | None) -> bool:
+def _is_new_death(parsed: ParsedDeadLetter, before: DeadLetter | None) -> bool:
     """Whether it is to be stored: it is unknown, or it was redriven since and has died again.
 
     A redelivered one that does not know that it was redriven is an old death that is reported again.
@@ -310,12 +316,12 @@ def _is_new_death(corpse: ParsedDeadLetter, before: DeadLetter | None) -> bool:
         return True
     if before.redriven_at is None:
         return False
-    another = corpse.timed and corpse.letter.died_at != before.died_at
-    return another or corpse.times >= before.redriven or not corpse.delivery.redelivered
+    another = parsed.timed and parsed.dead_letter.died_at != before.died_at
+    return another or parsed.times >= before.redriven or not parsed.delivery.redelivered
 
 
-def _is_ours(stored: DeadLetter, corpse: ParsedDeadLetter) -> bool:
-    return stored.redriven_at is None and stored.recorded_at == corpse.letter.recorded_at
+def _is_ours(stored: DeadLetter, parsed: ParsedDeadLetter) -> bool:
+    return stored.redriven_at is None and stored.recorded_at == parsed.dead_letter.recorded_at
 
 
 def _failure(id: str, command: Command) -> dict[str, object]:

@@ -30,7 +30,7 @@ class JobDeadLetters:
         self._broker = broker
         self._queues = queues
         self._make = make
-        self._mover: DeadLetterCollector | None = None
+        self._collector: DeadLetterCollector | None = None
         self._known: set[str] = set()
         self._wake = WakeSignal()
         self._loop = Loop("job dead letters", self._round)
@@ -42,21 +42,21 @@ class JobDeadLetters:
     async def stop(self) -> None:
         """Stops; what is not acknowledged is requeued."""
         await self._loop.stop()
-        if self._mover is not None:
-            await self._mover.stop()
+        if self._collector is not None:
+            await self._collector.stop()
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """How many dead letters cannot be stored; None if all can."""
-        return self._mover.trouble() if self._mover is not None else None
+        return self._collector.problem() if self._collector is not None else None
 
     async def _round(self) -> None:
-        await self._broker.wait_up()
-        wanted = {dead_letters_of(queue) for queue in await self._queues()} - self._known
-        there = {queue for queue in sorted(wanted) if await self._broker.message_count(queue) is not None}
+        await self._broker.wait_connected()
+        filters = {dead_letters_of(queue) for queue in await self._queues()} - self._known
+        there = {queue for queue in sorted(filters) if await self._broker.message_count(queue) is not None}
         if there:
             self._known |= there
-            if self._mover is not None:
-                await self._mover.stop()
-            self._mover = self._make(sorted(self._known))
-            await self._mover.start()
+            if self._collector is not None:
+                await self._collector.stop()
+            self._collector = self._make(sorted(self._known))
+            await self._collector.start()
         await self._wake.wait(QUEUE_POLL_INTERVAL_S)

@@ -44,7 +44,7 @@ class ParsedDeadLetter:
     was redriven from, `earlier` is that. `timed` says that the broker recorded the time of this death, in seconds.
     """
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     delivery: Delivery
     times: int
     earlier: str | None
@@ -59,7 +59,7 @@ def parse(delivery: Delivery, catalog: Catalog, now: datetime) -> ParsedDeadLett
     fields = _fields(delivery.body)
     body, size, digest = kept(delivery.body)
     reason, error = _reason(delivery, queue, death, fields)
-    letter = DeadLetter(
+    dead_letter = DeadLetter(
         id=_identity(delivery, queue, digest, died_at),
         queue=queue,
         exchange=_exchange(delivery, queue),
@@ -79,10 +79,10 @@ def parse(delivery: Delivery, catalog: Catalog, now: datetime) -> ParsedDeadLett
         died_at=died_at or now,
         recorded_at=now,
     )
-    return ParsedDeadLetter(letter, delivery, _times(delivery), _earlier(delivery), died_at is not None)
+    return ParsedDeadLetter(dead_letter, delivery, _times(delivery), _earlier(delivery), died_at is not None)
 
 
-def corrected(letter: DeadLetter, content: bytes, catalog: Catalog, now: datetime) -> DeadLetter:
+def corrected(dead_letter: DeadLetter, content: bytes, catalog: Catalog, now: datetime) -> DeadLetter:
     """The dead letter with another body, and about the instance that this one names.
 
     Where it names no correlation id, the previous one stays.
@@ -90,20 +90,20 @@ def corrected(letter: DeadLetter, content: bytes, catalog: Catalog, now: datetim
     fields = _fields(content)
     body, size, digest = kept(content)
     return replace(
-        letter,
+        dead_letter,
         body=body,
         body_size=size,
         body_sha256=digest,
-        saga=_saga(catalog, _addressed(letter.queue, letter.routing_key), fields),
+        saga=_saga(catalog, _addressed(dead_letter.queue, dead_letter.routing_key), fields),
         instance_id=_instance(fields),
-        correlation_id=_text(fields, "correlationId") or letter.correlation_id,
+        correlation_id=_text(fields, "correlationId") or dead_letter.correlation_id,
         edited_at=now,
     )
 
 
-def cause_of(letter: DeadLetter) -> str | None:
+def cause_of(dead_letter: DeadLetter) -> str | None:
     """The id of the command that a dead answer names, as far as that can be read."""
-    return _text(_fields(letter.body or b""), "causationId")
+    return _text(_fields(dead_letter.body or b""), "causationId")
 
 
 def republished(delivery: Delivery) -> Outgoing:
@@ -115,13 +115,13 @@ def republished(delivery: Delivery) -> Outgoing:
     queue = source_of(delivery)
     death, unrouted = _death(delivery, queue), queue == UNROUTED
     reason, _ = _reason(delivery, queue, death, {})
-    told: dict[str, str | int] = {}
+    fields: dict[str, str | int] = {}
     for name in ("traceparent", "tracestate", REDRIVEN):
         value = delivery.headers.get(name)
-        told |= {name: value[:_LONGEST_CONTEXT]} if isinstance(value, str) else {}
+        fields |= {name: value[:_LONGEST_CONTEXT]} if isinstance(value, str) else {}
     if not unrouted:
-        told |= {"x-reason": reason[:500], "x-routing-key": _routing_key(delivery, queue)[:255]}
-        told |= {DELIVERIES: _deliveries(delivery, reason)}
+        fields |= {"x-reason": reason[:500], "x-routing-key": _routing_key(delivery, queue)[:255]}
+        fields |= {DELIVERIES: _deliveries(delivery, reason)}
     return Outgoing(
         exchange=EVENTS if unrouted else DEAD,
         routing_key=_short(delivery.routing_key if unrouted else queue),
@@ -130,7 +130,7 @@ def republished(delivery: Delivery) -> Outgoing:
         correlation_id=_short(delivery.correlation_id or ""),
         type=_short(delivery.type or ""),
         timestamp=_time(death),
-        headers=told,
+        headers=fields,
     )
 
 
@@ -145,11 +145,11 @@ def _short(text: str) -> str:
     return text.encode()[:_LONGEST_SHORT].decode(errors="ignore")
 
 
-def _name(told: str | None) -> str:
+def _name(message_id: str | None) -> str:
     """A message id that stays the same however often the message is requeued."""
-    if not told:
+    if not message_id:
         return clock.uuid7()
-    return told if _short(told) == told else clock.named_uuid(told.encode())
+    return message_id if _short(message_id) == message_id else clock.named_uuid(message_id.encode())
 
 
 def _identity(delivery: Delivery, queue: str, digest: str, died_at: datetime | None) -> str:
@@ -157,8 +157,8 @@ def _identity(delivery: Delivery, queue: str, digest: str, died_at: datetime | N
 
     The broker gives no time for those that it could not route: their routing keys distinguish them.
     """
-    told = delivery.message_id or (died_at.isoformat() if died_at else delivery.routing_key)
-    return clock.named_uuid(*(part.encode(errors="replace") for part in (queue, told, digest)))
+    key = delivery.message_id or (died_at.isoformat() if died_at else delivery.routing_key)
+    return clock.named_uuid(*(part.encode(errors="replace") for part in (queue, key, digest)))
 
 
 def _earlier(delivery: Delivery) -> str | None:
@@ -171,8 +171,8 @@ def _earlier(delivery: Delivery) -> str | None:
 
 def _death(delivery: Delivery, queue: str) -> Mapping[str, Any]:
     """The broker's record of the death in that queue; empty if the broker did not dead-letter it."""
-    told = delivery.headers.get("x-death")
-    deaths = told if isinstance(told, list) else []
+    value = delivery.headers.get("x-death")
+    deaths = value if isinstance(value, list) else []
     return next((one for one in deaths if isinstance(one, dict) and one.get("queue") == queue), {})
 
 
@@ -185,13 +185,13 @@ def _reason(
     delivery: Delivery, queue: str, death: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> tuple[str, str | None]:
     """(reason, error). What the broker says comes before what a client may have written into the headers."""
-    told = death.get("reason") or (UNROUTED_REASON if queue == UNROUTED else None)
-    if isinstance(told, str) and told:
-        return told, _ERRORS.get(told)
+    value = death.get("reason") or (UNROUTED_REASON if queue == UNROUTED else None)
+    if isinstance(value, str) and value:
+        return value, _ERRORS.get(value)
     for header in ("x-reason", "x-first-death-reason"):
-        said = delivery.headers.get(header)
-        if isinstance(said, str) and said:
-            return said, said.partition(": ")[2] or _ERRORS.get(said) or _failure(queue, fields)
+        text = delivery.headers.get(header)
+        if isinstance(text, str) and text:
+            return text, text.partition(": ")[2] or _ERRORS.get(text) or _failure(queue, fields)
     return UNKNOWN, None
 
 
@@ -200,8 +200,8 @@ def _failure(queue: str, fields: Mapping[str, Any]) -> str | None:
     error = fields.get("error") if queue == STEP_FAILED else None
     if not isinstance(error, dict):
         return None
-    told = [error.get(name) for name in ("type", "message")]
-    return ": ".join(str(one) for one in told if one and not isinstance(one, dict | list)) or None
+    parts = [error.get(name) for name in ("type", "message")]
+    return ": ".join(str(one) for one in parts if one and not isinstance(one, dict | list)) or None
 
 
 def _exchange(delivery: Delivery, queue: str) -> str:
@@ -214,9 +214,9 @@ def _routing_key(delivery: Delivery, queue: str) -> str:
     """The original routing key: the broker records it in the death, the library in a header when it dead-letters."""
     if queue == UNROUTED:
         return delivery.routing_key
-    told = delivery.headers.get("x-routing-key")
+    value = delivery.headers.get("x-routing-key")
     keys = _death(delivery, queue).get("routing-keys")
-    first = keys[0] if isinstance(keys, list) and keys else told
+    first = keys[0] if isinstance(keys, list) and keys else value
     return first if isinstance(first, str) and first else queue
 
 
@@ -266,9 +266,9 @@ def _deliveries(delivery: Delivery, reason: str) -> int:
 
 
 def _times(delivery: Delivery) -> int:
-    told = delivery.headers.get(REDRIVEN)
-    digits = isinstance(told, str) and told.isascii() and told.isdigit() and len(told) < 10
-    return int(str(told)) if digits else 0
+    value = delivery.headers.get(REDRIVEN)
+    digits = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
+    return int(str(value)) if digits else 0
 
 
 def _headers(headers: Mapping[str, object]) -> dict[str, Any]:

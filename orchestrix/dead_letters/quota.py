@@ -25,18 +25,18 @@ class DeadLetterQuota:
         self._a_minute = a_minute
         self._left = float(a_minute)
         self._at = clock.monotonic()
-        self._used_up_at: float | None = None
-        self._seldom = LogRateLimiter()
+        self._exhausted_at: float | None = None
+        self._log_limiter = LogRateLimiter()
 
-    def room(self) -> int:
+    def available(self) -> int:
         """How many may come now. Logs it, once a minute, where none may."""
         now = clock.monotonic()
         self._left = min(float(self._a_minute), self._left + (now - self._at) * self._a_minute / 60)
         self._at = now
         if self._left >= 1:
             return int(self._left)
-        self._used_up_at = now
-        if self._seldom.may():
+        self._exhausted_at = now
+        if self._log_limiter.allows():
             log.warning(
                 "limit of dead letters per minute reached (%d): the others stay in their queues", self._a_minute
             )
@@ -46,12 +46,12 @@ class DeadLetterQuota:
         """Seconds until some may come again."""
         return max(REFILL_WAIT_S, (1 - self._left) * 60 / self._a_minute)
 
-    def take(self, letters: int) -> None:
+    def take(self, dead_letters: int) -> None:
         """So many have come."""
-        self._left -= letters
+        self._left -= dead_letters
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """The report of the last minute; None if all could come."""
-        if self._used_up_at is None or clock.monotonic() - self._used_up_at > LOG_INTERVAL_S:
+        if self._exhausted_at is None or clock.monotonic() - self._exhausted_at > LOG_INTERVAL_S:
             return None
         return f"more than {self._a_minute} dead letters in a minute: the others stay in their queues"

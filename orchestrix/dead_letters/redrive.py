@@ -48,63 +48,65 @@ class NotSendable(ConflictError):
     """The dead letter cannot be sent again as it is. The message says what helps."""
 
 
-def target_of(letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
+def target_of(dead_letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
     """(exchange, routing key) that lead back to where the dead letter came from. Raises `NotSendable`."""
-    if letter.queue in catalog.commands:
-        return COMMANDS, letter.queue
-    if letter.queue in catalog.events:
-        return EVENTS, letter.queue
-    if letter.queue in (JOB_ASSIGNED, JOB_HANDOFF):
-        return "", letter.queue
-    if letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
+    if dead_letter.queue in catalog.commands:
+        return COMMANDS, dead_letter.queue
+    if dead_letter.queue in catalog.events:
+        return EVENTS, dead_letter.queue
+    if dead_letter.queue in (JOB_ASSIGNED, JOB_HANDOFF):
+        return "", dead_letter.queue
+    if dead_letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
         raise NotSendable(_OVER)
-    if letter.queue != UNROUTED:
-        unknown = f"no known saga has a queue {letter.queue[:100]!r}"
+    if dead_letter.queue != UNROUTED:
+        unknown = f"no known saga has a queue {dead_letter.queue[:100]!r}"
         raise NotSendable(f"{unknown}: see ORCHESTRIX_SAGAS and orchestrix.toml")
-    if letter.exchange in ("", DEAD) or not 0 < len(letter.routing_key.encode()) <= _LONGEST_NAME:
+    if dead_letter.exchange in ("", DEAD) or not 0 < len(dead_letter.routing_key.encode()) <= _LONGEST_NAME:
         raise NotSendable("it has no destination: drop it")
-    return letter.exchange, letter.routing_key
+    return dead_letter.exchange, dead_letter.routing_key
 
 
 def row_of(
-    letter: DeadLetter, catalog: Catalog, now: datetime, *, taken: Collection[str], body: bytes | None = None
+    dead_letter: DeadLetter, catalog: Catalog, now: datetime, *, taken: Collection[str], body: bytes | None = None
 ) -> OutboxRow:
     """The row that sends the dead letter again, with `body` in place of its own if given. Raises `NotSendable`.
 
     Its message keeps its own id unless that does not fit or is `taken`; then it has the dead letter's. The row is
     outside of its saga's order: it neither waits for the saga's commands nor holds them up.
     """
-    exchange, key = target_of(letter, catalog)
+    exchange, key = target_of(dead_letter, catalog)
     topology = None if exchange else queue_of_work(key)
-    if letter.queue == UNROUTED and exchange == EVENTS and key in catalog.events:  # its queue may still be missing
+    if dead_letter.queue == UNROUTED and exchange == EVENTS and key in catalog.events:  # its queue may still be missing
         topology = work_queue(EVENTS, key)
-    body = letter.body if body is None else body
+    body = dead_letter.body if body is None else body
     if body is None:
-        raise NotSendable(f"its body ({letter.body_size} bytes) was too large to be stored: edit it, then redrive it")
+        raise NotSendable(
+            f"its body ({dead_letter.body_size} bytes) was too large to be stored: edit it, then redrive it"
+        )
     return OutboxRow(
-        id=_own_id(letter, taken) or letter.id,
+        id=_own_id(dead_letter, taken) or dead_letter.id,
         saga=REDRIVE_OWNER,
-        instance_id=UUID(letter.id).int >> _UNNAMED,
+        instance_id=UUID(dead_letter.id).int >> _UNNAMED,
         version=0,
-        n=letter.redriven + 1,
+        n=dead_letter.redriven + 1,
         exchange=exchange,
         routing_key=key,
         type=key[:_LONGEST_TYPE],
-        correlation_id=fitting(letter.correlation_id, CORRELATION_LIMIT_BYTES) or "",
+        correlation_id=text_within(dead_letter.correlation_id, CORRELATION_LIMIT_BYTES) or "",
         body=body,
         timeout_ms=0,
         topology=None if topology is None else to_json(topology),
         created_at=now,
-        traceparent=fitting(letter.headers.get("traceparent"), _LONGEST_PARENT),
-        tracestate=fitting(letter.headers.get("tracestate"), _LONGEST_STATE),
+        traceparent=text_within(dead_letter.headers.get("traceparent"), _LONGEST_PARENT),
+        tracestate=text_within(dead_letter.headers.get("tracestate"), _LONGEST_STATE),
     )
 
 
-async def taken_ids(tx: Transaction, letters: Collection[DeadLetter]) -> set[str]:
+async def taken_ids(tx: Transaction, dead_letters: Collection[DeadLetter]) -> set[str]:
     """Which of the message ids cannot be used: a row of that id is in the outbox, or two dead letters have it."""
-    ids = [letter.message_id for letter in letters if letter.message_id]
+    ids = [dead_letter.message_id for dead_letter in dead_letters if dead_letter.message_id]
     twice = {id for id in ids if ids.count(id) > 1} if len(set(ids)) < len(ids) else set()
-    return twice | await outbox.present(tx, ids)
+    return twice | await outbox.still_stored(tx, ids)
 
 
 async def insert_rows(tx: Transaction, rows: Collection[OutboxRow]) -> None:
@@ -131,12 +133,12 @@ async def refused(tx: Transaction, row: OutboxRow, detail: str) -> bool:
     return True
 
 
-def _own_id(letter: DeadLetter, taken: Collection[str]) -> str | None:
+def _own_id(dead_letter: DeadLetter, taken: Collection[str]) -> str | None:
     """The message's own id, if its row can have it. Some databases ignore a space at the end."""
-    own = fitting(letter.message_id, ID_LIMIT_BYTES)
+    own = text_within(dead_letter.message_id, ID_LIMIT_BYTES)
     return own if own is not None and own == own.rstrip() and own not in taken else None
 
 
-def fitting(value: Any, longest: int) -> str | None:
-    """`value` if it is a text of at most `longest` bytes; None for what would have to be cut."""
-    return value if isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= longest else None
+def text_within(value: Any, limit: int) -> str | None:
+    """`value` if it is a text of at most `limit` bytes; None for what would have to be cut."""
+    return value if isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= limit else None

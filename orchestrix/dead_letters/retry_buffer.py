@@ -36,7 +36,7 @@ class LogRateLimiter:
     def __init__(self) -> None:
         self._next = -math.inf
 
-    def may(self) -> bool:
+    def allows(self) -> bool:
         """Whether it is to be logged now."""
         now = clock.monotonic()
         if now < self._next:
@@ -49,7 +49,7 @@ class LogRateLimiter:
 class _Held:
     """A dead letter held since a monotonic time, with its retry delay in seconds."""
 
-    letter: Delivery
+    dead_letter: Delivery
     since: float
     pause: float
 
@@ -57,69 +57,69 @@ class _Held:
 class RetryBuffer:
     """The unacknowledged dead letters that could not be stored for their own sake.
 
-    `most` of them use up the prefetch of their queue: those behind them have to wait. Failures are counted by
+    `limit` of them use up the prefetch of their queue: those behind them have to wait. Failures are counted by
     content, so that the retry delay goes on growing when the dead letter has gone to the end of its queue.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._held: dict[Key, _Held] = {}
         self._failures: dict[bytes, int] = {}
-        self._seldom = LogRateLimiter()
+        self._log_limiter = LogRateLimiter()
 
-    def failed(self, letter: Delivery, error: Exception) -> None:
+    def failed(self, dead_letter: Delivery, error: Exception) -> None:
         """The dead letter could not be stored."""
         if len(self._failures) >= BUFFER_LIMIT:
             self._failures.clear()
-        content = _content(letter)
+        content = _content(dead_letter)
         failures = self._failures[content] = self._failures.get(content, 0) + 1
         pause = backoff(failures, FIRST_RETRY_DELAY_S, RETRY_DELAY_LIMIT_S)
-        self._held[key_of(letter)] = _Held(letter, clock.monotonic(), pause)
-        if self._seldom.may():
-            log.error("cannot store %s, the last one from %s", self._count(), letter.queue, exc_info=error)
+        self._held[key_of(dead_letter)] = _Held(dead_letter, clock.monotonic(), pause)
+        if self._log_limiter.allows():
+            log.error("cannot store %s, the last one from %s", self._count(), dead_letter.queue, exc_info=error)
 
-    def kept(self, letters: Iterable[Delivery]) -> None:
+    def remove_stored(self, dead_letters: Iterable[Delivery]) -> None:
         """They are in the database."""
-        for letter in letters:
-            self.gone(letter)
+        for dead_letter in dead_letters:
+            self.remove(dead_letter)
             if self._failures:
-                self._failures.pop(_content(letter), None)
+                self._failures.pop(_content(dead_letter), None)
 
-    def gone(self, letter: Delivery) -> None:
+    def remove(self, dead_letter: Delivery) -> None:
         """It is no longer held."""
-        self._held.pop(key_of(letter), None)
+        self._held.pop(key_of(dead_letter), None)
 
     def due(self, alive: Callable[[Delivery], bool]) -> list[Delivery]:
         """Those that are to be retried now. Drops those that the broker has taken back."""
-        self._held = {key: held for key, held in self._held.items() if alive(held.letter)}
+        self._held = {key: held for key, held in self._held.items() if alive(held.dead_letter)}
         now = clock.monotonic()
-        return [held.letter for held in self._held.values() if self._due(held) <= now]
+        return [held.dead_letter for held in self._held.values() if self._due(held) <= now]
 
-    def is_stubborn(self, letter: Delivery) -> bool:
+    def has_failed_often(self, dead_letter: Delivery) -> bool:
         """Whether it has failed in place, and should go out of the way of others."""
-        return self._failures.get(_content(letter), 0) > IN_PLACE_RETRIES
+        return self._failures.get(_content(dead_letter), 0) > IN_PLACE_RETRIES
 
     def wait(self) -> float | None:
         """Seconds until the first is due, 0.0 if it is; None without any."""
         first = min(map(self._due, self._held.values()), default=None)
         return None if first is None else max(0.0, first - clock.monotonic())
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """How many there are, for the health report; None without any."""
         return f"cannot store {self._count()} (kept by the broker): see the log" if self._held else None
 
     def _due(self, held: _Held) -> float:
-        crowd = sum(other.letter.queue == held.letter.queue for other in self._held.values())
-        return held.since + (min(held.pause, CROWDED_RETRY_DELAY_S) if crowd >= self._most else held.pause)
+        same_queue = sum(other.dead_letter.queue == held.dead_letter.queue for other in self._held.values())
+        return held.since + (min(held.pause, CROWDED_RETRY_DELAY_S) if same_queue >= self._limit else held.pause)
 
     def _count(self) -> str:
         return counted(len(self._held), "dead letter")
 
 
-def key_of(letter: Delivery) -> Key:
+def key_of(dead_letter: Delivery) -> Key:
     """Identifies a delivery."""
-    return letter.session, letter.tag
+    return dead_letter.session, dead_letter.tag
 
 
-def _content(letter: Delivery) -> bytes:
-    return hashlib.sha256(letter.queue.encode() + b"\0" + letter.body).digest()
+def _content(dead_letter: Delivery) -> bytes:
+    return hashlib.sha256(dead_letter.queue.encode() + b"\0" + dead_letter.body).digest()

@@ -51,7 +51,7 @@ class RedriveResult:
 class _Done:
     """The dead letters as they are now; how many of them are sent; which cannot be, and why."""
 
-    letters: list[DeadLetter]
+    dead_letters: list[DeadLetter]
     sent: int
     refused: list[tuple[str, str]]
 
@@ -95,22 +95,22 @@ DeadLetterAction = Redrive | Edit | Drop
 class DeadLetterService:
     """Each change is one transaction with its audit row. A redrive goes through the outbox, like all messages.
 
-    `poke` notifies the relay. A caller that goes away does not undo what it has asked for.
+    `notify` notifies the relay. A caller that goes away does not undo what it has asked for.
     """
 
-    def __init__(self, database: Database, catalog: Catalog, poke: Callable[[], None]) -> None:
+    def __init__(self, database: Database, catalog: Catalog, notify: Callable[[], None]) -> None:
         self._database = database
         self._catalog = catalog
-        self._poke = poke
+        self._notify = notify
         self._keys = idempotency_keys.IdempotencyKeys(database)
 
-    async def act(self, deed: DeadLetterAction) -> DeadLetter:
+    async def act(self, action: DeadLetterAction) -> DeadLetter:
         """The dead letter as it is from then on; a dropped one as it was. Raises as `redrive`, `edit` and `drop`."""
-        return await shielded(self._act(deed))
+        return await shielded(self._act(action))
 
-    async def act_once(self, deed: DeadLetterAction, key: Keyed[DeadLetter]) -> DeadLetter | Repeated:
+    async def act_once(self, action: DeadLetterAction, key: Keyed[DeadLetter]) -> DeadLetter | Repeated:
         """`act`, whose answer is stored for `key` in the same transaction. A refused action stores nothing."""
-        return await shielded(self._keys.once(key, lambda: self._act(deed, key)))
+        return await shielded(self._keys.run_once(key, lambda: self._act(action, key)))
 
     async def redrive(self, id: str, by: DeadLetterRequester) -> DeadLetter:
         """Sends one dead letter again, to where it came from. One that was sent again already stays as it is.
@@ -120,10 +120,10 @@ class DeadLetterService:
         return await self.act(Redrive(id, by))
 
     async def redrive_all(
-        self, wanted: DeadLetterFilter, by: DeadLetterRequester, *, dry_run: bool = False
+        self, filters: DeadLetterFilter, by: DeadLetterRequester, *, dry_run: bool = False
     ) -> RedriveResult:
         """Sends again all open dead letters that fit, a hundred in each transaction; a dry run only counts them."""
-        return await shielded(self._redrive_all(wanted, by, dry_run))
+        return await shielded(self._redrive_all(filters, by, dry_run))
 
     async def edit(self, id: str, body: bytes, by: DeadLetterRequester) -> DeadLetter:
         """Replaces the dead letter's body by `body`; it is then about the instance that this one names.
@@ -137,7 +137,7 @@ class DeadLetterService:
         return await self.act(Drop(id, by))
 
     async def redrive_all_once(
-        self, wanted: DeadLetterFilter, by: DeadLetterRequester, key: Keyed[RedriveResult]
+        self, filters: DeadLetterFilter, by: DeadLetterRequester, key: Keyed[RedriveResult]
     ) -> RedriveResult | Repeated:
         """`redrive_all`, whose answer is stored for `key` when all is done.
 
@@ -145,59 +145,59 @@ class DeadLetterService:
         """
 
         async def work() -> RedriveResult:
-            done = await self._redrive_all(wanted, by, dry_run=False)
+            done = await self._redrive_all(filters, by, dry_run=False)
             await self._database.run(lambda tx: self._note(tx, key, done))
             return done
 
-        return await shielded(self._keys.once(key, work))
+        return await shielded(self._keys.run_once(key, work))
 
     @staticmethod
     async def _note(tx: Transaction, key: Keyed[RedriveResult], done: RedriveResult) -> None:
         await idempotency_keys.claim(tx, key)
         await idempotency_keys.answer(tx, key, done)
 
-    async def _act(self, deed: DeadLetterAction, key: Keyed[DeadLetter] | None = None) -> DeadLetter:
-        letter, sent = await self._database.run(lambda tx: self._write(tx, deed, key))
+    async def _act(self, action: DeadLetterAction, key: Keyed[DeadLetter] | None = None) -> DeadLetter:
+        dead_letter, sent = await self._database.run(lambda tx: self._write(tx, action, key))
         if sent:
             self._send()
-        return letter
+        return dead_letter
 
     async def _write(
-        self, tx: Transaction, deed: DeadLetterAction, key: Keyed[DeadLetter] | None
+        self, tx: Transaction, action: DeadLetterAction, key: Keyed[DeadLetter] | None
     ) -> tuple[DeadLetter, int]:
         """The dead letter, and how many are sent now."""
         if key is not None:
             await idempotency_keys.claim(tx, key)
         sent = 0
-        match deed:
+        match action:
             case Redrive(id, by):
-                letter, sent = await self._redrive_one(tx, id, by)
+                dead_letter, sent = await self._redrive_one(tx, id, by)
             case Edit(id, by, body):
-                letter = await self._edit(tx, id, body, by)
+                dead_letter = await self._edit(tx, id, body, by)
             case Drop(id, by):
-                letter = await self._drop(tx, id, by)
-        return await idempotency_keys.answer(tx, key, letter), sent
+                dead_letter = await self._drop(tx, id, by)
+        return await idempotency_keys.answer(tx, key, dead_letter), sent
 
     async def _redrive_one(self, tx: Transaction, id: str, by: DeadLetterRequester) -> tuple[DeadLetter, int]:
         done = await self._redrive(tx, [id], by)
-        if not done.letters:
+        if not done.dead_letters:
             raise _absent(id)
         for _, why in done.refused:
             raise NotSendable(why)
-        return done.letters[0], done.sent
+        return done.dead_letters[0], done.sent
 
-    async def _redrive_all(self, wanted: DeadLetterFilter, by: DeadLetterRequester, dry_run: bool) -> RedriveResult:
+    async def _redrive_all(self, filters: DeadLetterFilter, by: DeadLetterRequester, dry_run: bool) -> RedriveResult:
         result, after = RedriveResult(), None
-        wanted = replace(wanted, open_only=True)
+        filters = replace(filters, open_only=True)
         while True:
             async with self._database.read() as connection:
-                found = await dead_letters.page(connection, wanted, LETTERS_PER_TRANSACTION, after)
+                found = await dead_letters.page(connection, filters, LETTERS_PER_TRANSACTION, after)
             if not found:
                 return result
             after = found[-1].died_at, found[-1].id
             result.matched += len(found)
             if not dry_run:
-                done = await self._commit([letter.id for letter in found], by)
+                done = await self._commit([dead_letter.id for dead_letter in found], by)
                 result.redriven += done.sent
                 result.refused += done.refused
 
@@ -209,80 +209,80 @@ class DeadLetterService:
 
     def _send(self) -> None:
         crash.point("redrive.after_commit")
-        self._poke()
+        self._notify()
 
     async def _redrive(self, tx: Transaction, ids: Sequence[str], by: DeadLetterRequester) -> _Done:
-        letters = await dead_letters.lock(tx, ids)
-        rows, refused = await self._rows(tx, [one for one in letters if one.redriven_at is None])
+        found_letters = await dead_letters.lock(tx, ids)
+        rows, refused = await self._rows(tx, [one for one in found_letters if one.redriven_at is None])
         if rows:
-            sent = [letter for letter in letters if letter.id in rows]
+            sent = [dead_letter for dead_letter in found_letters if dead_letter.id in rows]
             await insert_rows(tx, rows.values())
             await dead_letters.redriven(tx, list(rows), self._database.now())
-            await audit.insert(tx, [self._audited(REDRIVE, letter, by) for letter in sent])
-            letters = await dead_letters.lock(tx, ids)
+            await audit.insert(tx, [self._audited(REDRIVE, dead_letter, by) for dead_letter in sent])
+            found_letters = await dead_letters.lock(tx, ids)
             crash.point("redrive.before_commit")
-        return _Done(letters, len(rows), refused)
+        return _Done(found_letters, len(rows), refused)
 
     async def _rows(
-        self, tx: Transaction, letters: Sequence[DeadLetter]
+        self, tx: Transaction, dead_letters: Sequence[DeadLetter]
     ) -> tuple[dict[str, OutboxRow], list[tuple[str, str]]]:
         """The rows by the ids of their dead letters, and why the others have none."""
         rows: dict[str, OutboxRow] = {}
         refused = []
-        taken = await taken_ids(tx, letters)
-        for letter in letters:
+        taken = await taken_ids(tx, dead_letters)
+        for dead_letter in dead_letters:
             try:
-                rows[letter.id] = row_of(letter, self._catalog, self._database.now(), taken=taken)
+                rows[dead_letter.id] = row_of(dead_letter, self._catalog, self._database.now(), taken=taken)
             except NotSendable as why:
-                refused.append((letter.id, str(why)))
+                refused.append((dead_letter.id, str(why)))
         return rows, refused
 
     async def _edit(self, tx: Transaction, id: str, body: bytes, by: DeadLetterRequester) -> DeadLetter:
-        letter = await self._lock(tx, id)
-        if letter.redriven_at is not None:
+        dead_letter = await self._lock(tx, id)
+        if dead_letter.redriven_at is not None:
             raise ConflictError("it was redriven already: only an open dead letter can be edited")
-        if letter.body == body:
-            return letter
-        await dead_letters.edit(tx, corrected(letter, body, self._catalog, self._database.now()))
+        if dead_letter.body == body:
+            return dead_letter
+        await dead_letters.edit(tx, corrected(dead_letter, body, self._catalog, self._database.now()))
         edited = await self._lock(tx, id)
-        await audit.insert(tx, [self._audited(EDIT, edited, by, _before(letter))])
+        await audit.insert(tx, [self._audited(EDIT, edited, by, _before(dead_letter))])
         return edited
 
     async def _drop(self, tx: Transaction, id: str, by: DeadLetterRequester) -> DeadLetter:
-        letter = await self._lock(tx, id)
+        dead_letter = await self._lock(tx, id)
         await dead_letters.drop(tx, [id])
-        await audit.insert(tx, [self._audited(DROP, letter, by, {"reason": letter.reason})])
-        return letter
+        await audit.insert(tx, [self._audited(DROP, dead_letter, by, {"reason": dead_letter.reason})])
+        return dead_letter
 
     @staticmethod
     async def _lock(tx: Transaction, id: str) -> DeadLetter:
-        letter = await dead_letters.lock_one(tx, id)
-        if letter is None:
+        dead_letter = await dead_letters.lock_one(tx, id)
+        if dead_letter is None:
             raise _absent(id)
-        return letter
+        return dead_letter
 
     def _audited(
-        self, verb: str, letter: DeadLetter, by: DeadLetterRequester, more: Mapping[str, Any] | None = None
+        self, verb: str, dead_letter: DeadLetter, by: DeadLetterRequester, more: Mapping[str, Any] | None = None
     ) -> AuditRow:
         return AuditRow(
             at=self._database.now(),
             actor=by.actor,
             verb=verb,
             reason=by.reason,
-            saga=letter.saga,
-            instance_id=letter.instance_id,
-            detail={"deadLetter": letter.id, "queue": letter.queue, **(more or {})},
+            saga=dead_letter.saga,
+            instance_id=dead_letter.instance_id,
+            detail={"deadLetter": dead_letter.id, "queue": dead_letter.queue, **(more or {})},
         )
 
 
-def _before(letter: DeadLetter) -> dict[str, Any]:
+def _before(dead_letter: DeadLetter) -> dict[str, Any]:
     """What an edit has changed."""
     return {
-        "sizeBefore": letter.body_size,
-        "sha256Before": letter.body_sha256,
-        "sagaBefore": letter.saga,
-        "appIdBefore": letter.instance_id,
-        "correlationIdBefore": letter.correlation_id,
+        "sizeBefore": dead_letter.body_size,
+        "sha256Before": dead_letter.body_sha256,
+        "sagaBefore": dead_letter.saga,
+        "appIdBefore": dead_letter.instance_id,
+        "correlationIdBefore": dead_letter.correlation_id,
     }
 
 

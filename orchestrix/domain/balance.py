@@ -21,7 +21,7 @@ def handed_over(loads: Mapping[str, int]) -> dict[str, int]:
         return {}
     least, total = min(loads.values()), sum(loads.values())
     even = -(-total // len(loads))
-    surplus = {node: load - even for node, load in loads.items() if _far_above(load, least) and load > even}
+    surplus = {node: load - even for node, load in loads.items() if _is_overloaded(load, least) and load > even}
     room = sum(max(0, even - load) for load in loads.values())
     given: dict[str, int] = {}
     for node in sorted(surplus, key=lambda node: (-surplus[node], node)):
@@ -30,5 +30,5 @@ def handed_over(loads: Mapping[str, int]) -> dict[str, int]:
     return given
 
 
-def _far_above(load: int, least: int) -> bool:
+def _is_overloaded(load: int, least: int) -> bool:
     return load >= OVERLOAD_FACTOR * least and load - least >= OVERLOAD_MARGIN

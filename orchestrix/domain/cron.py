@@ -92,8 +92,8 @@ class _Field:
         begin = self.low if first > top else first  # Sunday, as the end of a week
         spelt = bool(self.words) and not low.isdigit()
         parts = [(begin, top), (self.low, last)] if begin > last else [(begin, last)]
-        told = ",".join(self._range(*part, spelt=spelt) for part in parts)
-        return f"* or {told}" if begin == last + 1 else told
+        ranges = ",".join(self._range(*part, spelt=spelt) for part in parts)
+        return f"* or {ranges}" if begin == last + 1 else ranges
 
     def _range(self, first: int, last: int, *, spelt: bool) -> str:
         ends = [self.words[one - self.first] if spelt else str(one) for one in dict.fromkeys((first, last))]
@@ -150,7 +150,7 @@ class Cron:
         return self._running(moment) if hours in _EVERY_HOUR else self._at_hours(moment)
 
     def _at_hours(self, moment: datetime) -> datetime | None:
-        wall = CronSim(self._plain, _wall(moment, self.zone))
+        wall = CronSim(self._plain, _local_time(moment, self.zone))
         while (shown := next(wall, None)) is not None:
             if (due := _first_shown(shown, self.zone)) > moment:
                 return due
@@ -200,7 +200,7 @@ def _coming(plain: str) -> str:
     return plain
 
 
-def _wall(moment: datetime, zone: tzinfo) -> datetime:
+def _local_time(moment: datetime, zone: tzinfo) -> datetime:
     """The local time of the zone."""
     return moment.astimezone(zone).replace(tzinfo=None)
 

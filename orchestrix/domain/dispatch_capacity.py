@@ -17,13 +17,13 @@ QUEUE_SHARE_DIVISOR: Final = 4
 class OpenJobs:
     """The jobs of a queue that have queues at the broker: those that no worker has begun, and all others."""
 
-    unbegun: int = 0
+    not_started: int = 0
     others: int = 0
 
 
-def share(most_open: int) -> int:
+def share(open_limit: int) -> int:
     """How many jobs of one queue may be dispatched that no worker has begun."""
-    return max(1, most_open // QUEUE_SHARE_DIVISOR)
+    return max(1, open_limit // QUEUE_SHARE_DIVISOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class DispatchCapacity:
 
     @classmethod
     def of(
-        cls, due: Iterable[str], open: Mapping[str, OpenJobs], served: Collection[str], most_open: int
+        cls, due: Iterable[str], open: Mapping[str, OpenJobs], served: Collection[str], open_limit: int
     ) -> DispatchCapacity:
         """For these queues, while so many jobs of each are open."""
-        held = sum(one.others + (one.unbegun if queue in served else 0) for queue, one in open.items())
-        idle = sum(one.unbegun for queue, one in open.items() if queue not in served)
-        free = {queue: max(0, share(most_open) - open.get(queue, OpenJobs()).unbegun) for queue in due}
-        return cls(free, max(0, most_open - held), max(0, most_open - idle))
+        held = sum(one.others + (one.not_started if queue in served else 0) for queue, one in open.items())
+        idle = sum(one.not_started for queue, one in open.items() if queue not in served)
+        free = {queue: max(0, share(open_limit) - open.get(queue, OpenJobs()).not_started) for queue in due}
+        return cls(free, max(0, open_limit - held), max(0, open_limit - idle))
 
 
 def fair(waiting: Mapping[str, Sequence[T]], room: DispatchCapacity, served: Collection[str], limit: int) -> list[T]:

@@ -72,7 +72,7 @@ def next_step(offer: HandoffProgress, elapsed: float, limits: HandoffLimits) -> 
     )
 
 
-def next_look(offer: HandoffProgress, limits: HandoffLimits) -> float:
+def next_check(offer: HandoffProgress, limits: HandoffLimits) -> float:
     """Seconds after the beginning at which, without an answer, the next step is due."""
     if offer.marked:
         return min(limits.hard, limits.all_tried + LATE_ANSWER_LIMIT_S)

@@ -30,7 +30,7 @@ class QueueWorkers:
     and work on jobs of the queue, but take no more.
     """
 
-    heard: int = 0
+    known: int = 0
     silent: int = 0
     ago: float = 0.0
     stopping: int = 0
@@ -44,7 +44,7 @@ class DiagnosisContext:
     job, and consumes its messages, had a heartbeat lately; `is_empty` that no dispatch is in the queue of its workers.
     """
 
-    crew: QueueWorkers
+    workers: QueueWorkers
     limit: float
     led_since: datetime | None
     is_read: bool = True
@@ -59,11 +59,11 @@ def timed_out(job: JobRow) -> AttemptEnding:
     return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
 
 
-def overdue(job: JobRow, crew: QueueWorkers) -> AttemptEnding:
+def overdue(job: JobRow, workers: QueueWorkers) -> AttemptEnding:
     """The ending of the attempt whose time is over, given the known workers of its queue."""
     if job.state != DISPATCHED:
         return timed_out(job)
-    message = f"timed out before a worker started it: {_unworked(job, crew)}"
+    message = f"timed out before a worker started it: {_no_worker(job, workers)}"
     return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
 
 
@@ -85,30 +85,34 @@ def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
             return False
 
 
-def waits_for(job: JobRow, now: datetime, around: DiagnosisContext, trouble: str | None = None) -> str | None:
+def waits_for(job: JobRow, now: datetime, context: DiagnosisContext, problem: str | None = None) -> str | None:
     """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be.
 
-    `trouble` is why the broker cannot be used, if it cannot: no heartbeat can come then, and no silence counts.
+    `problem` is why the broker cannot be used, if it cannot: no heartbeat can come then, and no silence counts.
     """
-    if not may_wait(job, now, around.limit):
+    if not may_wait(job, now, context.limit):
         return None
     if job.wake_at == HELD_WAKE_AT:
         return "waiting for another run of its schedule to end"
-    if trouble is not None:
-        return f"RabbitMQ is unreachable ({trouble}): restart the broker; no data is lost"
-    if around.led_since is None:
+    if problem is not None:
+        return f"RabbitMQ is unreachable ({problem}): restart the broker; no data is lost"
+    if context.led_since is None:
         return f"no leader elected ({_UNLED[job.state]}): start a node with `orchestrix serve`"
-    led = now - around.led_since
+    led = now - context.led_since
     if job.state == PENDING:
-        return _unsent(job, led, around.crew)
-    crew = _unheard_of(led) if not around.crew.heard and led < _missed(around.limit) else _unworked(job, around.crew)
+        return _unsent(job, led, context.workers)
+    workers = (
+        _workers_unknown(led)
+        if not context.workers.known and led < _missed(context.limit)
+        else _no_worker(job, context.workers)
+    )
     if job.state == RUNNING:
-        return _unheard(job, now, around, crew)
-    if not around.crew.heard:
-        return crew
-    if not around.is_read:
+        return _silent_worker(job, now, context, workers)
+    if not context.workers.known:
+        return workers
+    if not context.is_read:
         return _UNREAD
-    return _lost(around) if around.is_empty else crew
+    return _lost(context) if context.is_empty else workers
 
 
 _UNLED: Final = {
@@ -119,8 +123,8 @@ _UNLED: Final = {
 _UNREAD: Final = "its owner node is gone: wait, another node takes it over"
 
 
-def _lost(around: DiagnosisContext) -> str:
-    within = 2 * around.limit
+def _lost(context: DiagnosisContext) -> str:
+    within = 2 * context.limit
     return (
         "no worker has started it and its dispatch is in no queue: a worker may hold it; if it is lost, it is resent "
         f"within {duration(within)}"
@@ -132,19 +136,19 @@ def _missed(limit: float) -> timedelta:
     return timedelta(seconds=limit / 2)
 
 
-def _unsent(job: JobRow, led: timedelta, crew: QueueWorkers) -> str:
+def _unsent(job: JobRow, led: timedelta, workers: QueueWorkers) -> str:
     if led <= DISPATCH_GRACE:
         return f"{_begun(led)} and will dispatch it soon"
-    if not crew.heard:
+    if not workers.known:
         most = "a queue gets only a part of jobs.max_live before workers start its jobs"
-        return f"not dispatched yet: {most}, and {_unworked(job, crew)}"
+        return f"not dispatched yet: {most}, and {_no_worker(job, workers)}"
     return (
         "not dispatched yet: the limit of open jobs (jobs.max_live) is reached, or that of its queue's jobs not yet "
         "started, or the leader is late"
     )
 
 
-def _unheard_of(led: timedelta) -> str:
+def _workers_unknown(led: timedelta) -> str:
     return f"{_begun(led)} and has not received worker heartbeats yet"
 
 
@@ -152,57 +156,57 @@ def _begun(led: timedelta) -> str:
     return f"the leader started {duration(int(led.total_seconds()))} ago"
 
 
-def _unheard(job: JobRow, now: datetime, around: DiagnosisContext, crew: str) -> str:
+def _silent_worker(job: JobRow, now: datetime, context: DiagnosisContext, workers: str) -> str:
     """A worker's silence counts only once the leader, and the job's owner, have listened for as long themselves."""
     assert job.worker_beat_at is not None, "it may wait"
-    heard = [at for at in (job.worker_beat_at, job.taken_at, around.led_since) if at is not None]
-    lost, seconds = max(heard) + timedelta(seconds=around.limit), int((now - job.worker_beat_at).total_seconds())
-    when = f"once a live node has listened for {duration(around.limit)},"
-    if around.is_read and lost > now - DISPATCH_GRACE:
+    heard = [at for at in (job.worker_beat_at, job.taken_at, context.led_since) if at is not None]
+    lost, seconds = max(heard) + timedelta(seconds=context.limit), int((now - job.worker_beat_at).total_seconds())
+    when = f"once a live node has listened for {duration(context.limit)},"
+    if context.is_read and lost > now - DISPATCH_GRACE:
         when = f"at {lost:%H:%M:%S} UTC"
     silent = f"no heartbeat from its worker {job.worker_id} for {duration(seconds)}"
-    return f"{silent}: {when} this attempt counts as lost {_follows(job, around.crew, crew)}"
+    return f"{silent}: {when} this attempt counts as lost {_follows(job, context.workers, workers)}"
 
 
-def _follows(job: JobRow, crew: QueueWorkers, trouble: str) -> str:
+def _follows(job: JobRow, workers: QueueWorkers, problem: str) -> str:
     if job.cancel_reason is not None:
         return "and the job is CANCELLED"
     if job.tries > job.retries:
         return "and the job fails (no retries left)"
-    return "and is retried" if crew.heard else f"and is retried, but {trouble}"
+    return "and is retried" if workers.known else f"and is retried, but {problem}"
 
 
-def unserved(queue: str, now: datetime, around: DiagnosisContext) -> tuple[str, str]:
+def unserved(queue: str, now: datetime, context: DiagnosisContext) -> tuple[str, str]:
     """Why nobody begins what was sent to a queue, as in `waits_for`, and what to type or to do about it."""
-    if around.led_since is None:
+    if context.led_since is None:
         return f"no leader elected ({_UNLED[DISPATCHED]})", "orchestrix serve"
-    led = now - around.led_since
-    if not around.crew.heard and led < _missed(around.limit):
-        return _unheard_of(led), "wait for them, then check again"
-    return _served(queue, around.crew)[0], f"orchestrix worker --job-queue {queue}"
+    led = now - context.led_since
+    if not context.workers.known and led < _missed(context.limit):
+        return _workers_unknown(led), "wait for them, then check again"
+    return _served(queue, context.workers)[0], f"orchestrix worker --job-queue {queue}"
 
 
-def _unworked(job: JobRow, crew: QueueWorkers) -> str:
-    how, more = _served(job.queue, crew)
+def _no_worker(job: JobRow, workers: QueueWorkers) -> str:
+    how, more = _served(job.queue, workers)
     return f"{how}: start {more} with `orchestrix worker --job-queue {job.queue}`"
 
 
-def _served(queue: str, crew: QueueWorkers) -> tuple[str, str]:
+def _served(queue: str, workers: QueueWorkers) -> tuple[str, str]:
     """The state of the workers that take nothing, and how many more are to be started."""
-    if crew.heard:
-        return f"{_idle(queue, crew)} is busy, hangs or does not receive it", "more"
-    if crew.stopping:
-        are = "worker is" if crew.stopping == 1 else f"{crew.stopping} workers are"
+    if workers.known:
+        return f"{_idle(queue, workers)} is busy, hangs or does not receive it", "more"
+    if workers.stopping:
+        are = "worker is" if workers.stopping == 1 else f"{workers.stopping} workers are"
         return f"queue {queue}: the last {are} stopping", "another"
-    if crew.silent:
-        known = "the only worker sends" if crew.silent == 1 else f"all {crew.silent} workers send"
+    if workers.silent:
+        known = "the only worker sends" if workers.silent == 1 else f"all {workers.silent} workers send"
         return f"queue {queue}: {known} no heartbeats any more", "one"
     return f"no worker serves queue {queue}", "one"
 
 
-def _idle(queue: str, crew: QueueWorkers) -> str:
+def _idle(queue: str, workers: QueueWorkers) -> str:
     """A hung worker counts as alive until its next heartbeats are missed: the age of its last one tells."""
-    ago = f"last heartbeat {duration(int(crew.ago))} ago"
-    if crew.heard == 1:
+    ago = f"last heartbeat {duration(int(workers.ago))} ago"
+    if workers.known == 1:
         return f"queue {queue}: its only worker ({ago})"
-    return f"queue {queue}: each of its {crew.heard} workers ({ago})"
+    return f"queue {queue}: each of its {workers.known} workers ({ago})"

@@ -13,13 +13,13 @@ _BACKOFF: Final = RetryPolicy()
 _LONGEST_MS: Final = 2**40
 
 
-def retry_delay(attempts: int, tries: int, *, counts: bool, chance: float) -> timedelta:
+def retry_delay(attempts: int, tries: int, *, counts: bool, jitter: float) -> timedelta:
     """The delay after so many attempts, of which `tries` count, and the last one if `counts`.
 
-    `chance` is drawn from [0, 1).
+    `jitter` is drawn from [0, 1).
     """
     failures = max(tries, 1) if counts else attempts - tries - IMMEDIATE_RETRIES
-    return _BACKOFF.wait(failures, chance) if failures > 0 else timedelta(0)
+    return _BACKOFF.wait(failures, jitter) if failures > 0 else timedelta(0)
 
 
 def requested_delay(milliseconds: object) -> timedelta | None:

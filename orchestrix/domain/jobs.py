@@ -112,7 +112,7 @@ class JobRow:
         return self.state in FINAL
 
     @property
-    def unbegun(self) -> bool:
+    def not_started(self) -> bool:
         """Whether no worker has begun it yet: not even an earlier attempt of it."""
         return (self.state, self.attempt) in ((PENDING, 0), (DISPATCHED, 1))
 
@@ -137,7 +137,7 @@ class JobAttempt:
         """Whether reports of its worker are still expected."""
         return self.state in LIVE
 
-    def hears(self, seq: int, worker_id: str | None) -> bool:
+    def owns_log_line(self, seq: int, worker_id: str | None) -> bool:
         """Whether a log of that number is one of this attempt's own: it may come after the attempt's end.
 
         Not one of another worker, which has got a copy of the dispatch.
@@ -231,12 +231,12 @@ def dispatched(job: JobRow, history_id: str, now: datetime) -> JobTransition:
     return JobTransition(fresh, _attempt(fresh))
 
 
-def reported(job: JobRow, status: AttemptStatus, now: datetime, chance: float) -> JobTransition | IgnoredStatus:
-    """What a worker's status does. `chance` in [0, 1) draws the wait before another try."""
+def reported(job: JobRow, status: AttemptStatus, now: datetime, jitter: float) -> JobTransition | IgnoredStatus:
+    """What a worker's status does. `jitter` in [0, 1) draws the wait before another try."""
     if status.history_id != job.history_id or not job.live:
-        return _stranger(job, status)
+        return _stale_status(job, status)
     if job.worker_id not in (None, status.worker_id):
-        return ended(job, BEGUN_TWICE, now, chance) if status.status == RUNNING else IgnoredStatus("another-worker")
+        return ended(job, BEGUN_TWICE, now, jitter) if status.status == RUNNING else IgnoredStatus("another-worker")
     if status.seq <= job.seq:
         return IgnoredStatus("repeated")
     job = replace(job, seq=status.seq, worker_id=job.worker_id or status.worker_id, started_at=job.started_at or now)
@@ -246,12 +246,12 @@ def reported(job: JobRow, status: AttemptStatus, now: datetime, chance: float) -
         job, last_log_seq=status.last_log_seq, progress=job.progress if status.progress is None else status.progress
     )
     if status.status == FAILED:
-        return ended(job, _failure(status), now, chance)
+        return ended(job, _failure(status), now, jitter)
     error = status.error if status.status == CANCELLED else None
     return _finished(replace(job, result=status.result, error=error), status.status, now)
 
 
-def ended(job: JobRow, ending: AttemptEnding, now: datetime, chance: float) -> JobTransition:
+def ended(job: JobRow, ending: AttemptEnding, now: datetime, jitter: float) -> JobTransition:
     """The present attempt has ended without success: another one follows if the policy allows it.
 
     Whoever still works on it is told to stop.
@@ -263,8 +263,8 @@ def ended(job: JobRow, ending: AttemptEnding, now: datetime, chance: float) -> J
     if job.cancel_reason is not None and not ending.judged:
         return replace(_finished(job, CANCELLED, now, of_attempt=ending.state), stop=stop)
     if job.cancel_reason is None and (not ending.counts or (ending.retryable and job.tries <= job.retries)):
-        return JobTransition(_waiting(job, ending, now, chance), _attempt(job, ending.state, now), stop)
-    return replace(_finished(job, _verdict(ending), now, of_attempt=ending.state), stop=stop)
+        return JobTransition(_waiting(job, ending, now, jitter), _attempt(job, ending.state, now), stop)
+    return replace(_finished(job, _ended_state(ending), now, of_attempt=ending.state), stop=stop)
 
 
 def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
@@ -338,7 +338,7 @@ def _running(job: JobRow, status: AttemptStatus, now: datetime) -> JobTransition
     return JobTransition(fresh, _attempt(fresh) if first else None)
 
 
-def _stranger(job: JobRow, status: AttemptStatus) -> IgnoredStatus:
+def _stale_status(job: JobRow, status: AttemptStatus) -> IgnoredStatus:
     """A status of an attempt that is over. A worker that ended it by itself need not be told."""
     if status.history_id == job.history_id and job.seq >= status.seq:
         return IgnoredStatus("repeated")
@@ -359,12 +359,12 @@ def _failure(status: AttemptStatus) -> AttemptEnding:
     )
 
 
-def _verdict(ending: AttemptEnding) -> str:
+def _ended_state(ending: AttemptEnding) -> str:
     return TIMED_OUT if ending.state == TIMED_OUT else FAILED
 
 
-def _waiting(job: JobRow, ending: AttemptEnding, now: datetime, chance: float) -> JobRow:
-    usual = retry_delay(job.attempt, job.tries, counts=ending.counts, chance=chance)
+def _waiting(job: JobRow, ending: AttemptEnding, now: datetime, jitter: float) -> JobRow:
+    usual = retry_delay(job.attempt, job.tries, counts=ending.counts, jitter=jitter)
     wait = usual if ending.after is None else ending.after
     return replace(_changed(job, now), state=PENDING, wake_at=now + wait, worker_id=None, worker_beat_at=None)
 

@@ -98,7 +98,7 @@ class Candidacy:
     there: float | None = None
 
 
-def election_reason(bid: Candidacy, lease: Lease | None) -> ElectionReason | None:
+def election_reason(candidacy: Candidacy, lease: Lease | None) -> ElectionReason | None:
     """Why the bidder may begin the next term over the row as it is now; None if it may not.
 
     A node with the token always may: the broker gives it away when its holder's channel is gone. A lease that was taken
@@ -106,15 +106,15 @@ def election_reason(bid: Candidacy, lease: Lease | None) -> ElectionReason | Non
     """
     if lease is None or lease.holder == NOBODY:
         return ElectionReason.FIRST
-    if lease.holder == bid.node_id:
+    if lease.holder == candidacy.node_id:
         return ElectionReason.RETAKEN
     if lease.resigned_at is not None:
-        return ElectionReason.RESIGNED if bid.by_token or lease.lapsed else None
+        return ElectionReason.RESIGNED if candidacy.by_token or lease.lapsed else None
     if lease.lapsed:
         return ElectionReason.EXPIRED
-    if lease.mode is LeaderMode.ALONE and bid.mode is LeaderMode.BROKER:
+    if lease.mode is LeaderMode.ALONE and candidacy.mode is LeaderMode.BROKER:
         return ElectionReason.DEPOSED
-    return ElectionReason.LOST if bid.by_token else None
+    return ElectionReason.LOST if candidacy.by_token else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,13 @@ class WaitingCandidate:
     lease: float
     jitter: float
     """From 0 to 1, drawn anew for each wait: so that not all try at the same moment."""
-    sole: bool = False
+    single_node: bool = False
     """Whether the broker lives and dies with this process, so that a former leader has lost its link to it."""
 
 
 def campaign_delay_s(waiting: WaitingCandidate, lease: Lease | None) -> float:
     """Seconds until the node may campaign without a token, if the row stays as it is."""
-    if lease is None or lease.holder == NOBODY or (waiting.sole and lease.holder != waiting.node_id):
+    if lease is None or lease.holder == NOBODY or (waiting.single_node and lease.holder != waiting.node_id):
         return max(waiting.jitter * RESIGNED_DELAY_S, _unlinked(waiting)) - waiting.waited
     if lease.holder == waiting.node_id:
         return RETAKE_DELAY_S * (1 + waiting.jitter / 5) - waiting.waited

@@ -52,13 +52,15 @@ class _Missed:
 
 
 class MissingNodes:
-    """Which node is missing, by its presence queue: twice, `apart` seconds apart, with no heartbeat between."""
+    """Which node is missing, by its presence queue: twice, `min_interval_s` seconds apart, with no heartbeat
+    between.
+    """
 
-    def __init__(self, apart: float) -> None:
-        self._apart = apart
+    def __init__(self, min_interval_s: float) -> None:
+        self._min_interval_s = min_interval_s
         self._missed: dict[str, _Missed] = {}
 
-    def look(self, at: float, missing: Mapping[str, datetime]) -> str | None:
+    def observe(self, at: float, missing: Mapping[str, datetime]) -> str | None:
         """The node that has certainly ended, if any.
 
         `missing` are the last heartbeats of all nodes whose queue does not exist at `at` (monotonic). Where several are
@@ -72,4 +74,4 @@ class MissingNodes:
         if before is None or before.beat_at != beat_at:
             self._missed = {node_id: _Missed(at, beat_at)}
             return None
-        return node_id if at - before.at >= self._apart else None
+        return node_id if at - before.at >= self._min_interval_s else None

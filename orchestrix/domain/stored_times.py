@@ -20,6 +20,6 @@ def age_s(then: datetime, now: datetime) -> float:
     return math.inf if passed < -CLOCK_TOLERANCE_S else max(passed, 0.0)
 
 
-def believed(until: datetime, now: datetime, longest: timedelta) -> datetime:
-    """`until`, the end of a wait that began at `now` or before and was `longest` at most; earlier if it cannot be."""
-    return until if until <= now + longest + CLOCK_TOLERANCE else now + longest
+def believed(until: datetime, now: datetime, limit: timedelta) -> datetime:
+    """`until`, the end of a wait that began at `now` or before and was `limit` at most; earlier if it cannot be."""
+    return until if until <= now + limit + CLOCK_TOLERANCE else now + limit

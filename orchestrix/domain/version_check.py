@@ -70,7 +70,7 @@ def check_versions(
             found.append(_other(saga, version, count, differences(row.body, mine.body)))
         runs = row or mine
         if runs is not None:
-            found += _beside(runs, newest.get(saga), states)
+            found += _changes(runs, newest.get(saga), states)
             found += _unhandled(runs, states, handled)
     return sorted(found, key=lambda one: not one.contradiction)
 
@@ -85,7 +85,7 @@ def _other(saga: str, version: int, count: int, changes: Sequence[str]) -> Versi
     return VersionFinding(OTHER_DEFINITION, saga, version, count, detail, contradiction=True)
 
 
-def _beside(runs: Definition, newest: Definition | None, states: Mapping[str, int]) -> list[VersionFinding]:
+def _changes(runs: Definition, newest: Definition | None, states: Mapping[str, int]) -> list[VersionFinding]:
     """How the version that they run by differs from that with which new ones start: they keep theirs."""
     count = sum(states.values())
     if newest is None:

@@ -31,35 +31,37 @@ class BrokerStatus:
         self._known: dict[str, tuple[float, tuple[int, int] | None]] = {}
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Why the broker cannot be used, if it cannot."""
         if self._broker.state is not LinkState.UP:
-            return self._broker.trouble or f"the broker is {self._broker.state.value}"
+            return self._broker.problem or f"the broker is {self._broker.state.value}"
         return self._broker.blocked
 
-    async def counts(self, queues: Iterable[str], *, fresh: float = 0.0) -> Counts:
-        """Of these queues, as they were at most `fresh` seconds ago; without those that the broker does not report."""
+    async def counts(self, queues: Iterable[str], *, max_age_s: float = 0.0) -> Counts:
+        """Of these queues, as they were at most `max_age_s` seconds ago; without those that the broker does not
+        report.
+        """
         found = {}
         for queue in queues:
-            count = await self._count(queue, fresh)
+            count = await self._count(queue, max_age_s)
             if count is not None:
                 found[queue] = count
         return found
 
-    async def empty(self, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
+    async def empty(self, queues: Iterable[str], *, max_age_s: float = 0.0) -> set[str]:
         """Those of them that have nothing ready, or do not exist; without those of which nothing is known."""
         wanted = list(queues)
-        there = await self.counts(wanted, fresh=fresh)
+        there = await self.counts(wanted, max_age_s=max_age_s)
         if self._broker.state is not LinkState.UP:
             return set()
         missing = {queue for queue in wanted if self._known.get(queue, (0.0, (0, 0)))[1] is None}
         return missing | {queue for queue, (ready, _) in there.items() if ready == 0}
 
-    async def _count(self, queue: str, fresh: float) -> tuple[int, int] | None:
+    async def _count(self, queue: str, max_age_s: float) -> tuple[int, int] | None:
         if self._broker.state is not LinkState.UP:
             return None
-        at, count = self._known.get(queue, (-fresh, None))
-        if clock.monotonic() - at < fresh:
+        at, count = self._known.get(queue, (-max_age_s, None))
+        if clock.monotonic() - at < max_age_s:
             return count
         try:
             count = await self._broker.message_count(queue)

@@ -55,7 +55,7 @@ class SagaChangeNotifier:
         key = (saga, instance_id)
         self._waiting.setdefault(key, {})[future] = since_version
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look(), name="watch")
+            self._task = asyncio.create_task(self._poll(), name="watch")
         try:
             async with asyncio.timeout(timeout):
                 await future
@@ -72,12 +72,12 @@ class SagaChangeNotifier:
             if version > since:
                 _release(future)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while self._waiting:
             try:
                 await self._ask()
-            except RetryableError as away:
-                log.debug("cannot poll for changes: %s", away)
+            except RetryableError as error:
+                log.debug("cannot poll for changes: %s", error)
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _ask(self) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, LinkState
-from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.probe import accepts_messages
 from orchestrix.errors import RetryableError
 from orchestrix.lifecycle import Loop, WakeSignal
 
@@ -42,10 +42,10 @@ class ConsumerPresence:
         self._known: set[str] = set()
         self.checked = WakeSignal()
         """Set after each check."""
-        self._looked_at: float | None = None
+        self._refreshed_at: float | None = None
         self._link = 0
-        self._looking = asyncio.Lock()
-        self._turns = asyncio.Semaphore(CONCURRENT_CHECKS)
+        self._refresh_lock = asyncio.Lock()
+        self._slots = asyncio.Semaphore(CONCURRENT_CHECKS)
         self._wake = WakeSignal()
         self._loop = Loop("consumer check", self._round)
         broker.on_up(self._link_up)
@@ -58,20 +58,22 @@ class ConsumerPresence:
         """Stops; what it has found stays."""
         await self._loop.stop()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Checks, unless that was done a moment ago."""
-        async with self._looking:
-            if self._looked_at is not None and clock.monotonic() - self._looked_at < CHECK_INTERVAL_S:
+        async with self._refresh_lock:
+            if self._refreshed_at is not None and clock.monotonic() - self._refreshed_at < CHECK_INTERVAL_S:
                 return
             link = self._link
             commands = sorted(self._commands())
             heard = await asyncio.gather(*map(self._count, commands))
             for command, (messages, consumers) in zip(commands, heard, strict=True):
-                self._saw(command, consumers > 0)
+                self._note_consumers(command, consumers > 0)
                 self._counted(command, messages)
-            self._saw(ANSWER_PATH, await takes_messages(self._broker))  # last, for the others may take seconds
+            self._note_consumers(
+                ANSWER_PATH, await accepts_messages(self._broker)
+            )  # last, for the others may take seconds
             if link == self._link:
-                self._looked_at = clock.monotonic()
+                self._refreshed_at = clock.monotonic()
             self.checked.set()
 
     def since(self, command: str, at_least: datetime) -> datetime | None:
@@ -98,9 +100,9 @@ class ConsumerPresence:
             self._without.add(ANSWER_PATH)
         return self.since(ANSWER_PATH, at_least)
 
-    def _saw(self, command: str, heard: bool) -> None:
+    def _note_consumers(self, command: str, consumed: bool) -> None:
         self._known.add(command)
-        if not heard:
+        if not consumed:
             self._without.add(command)
             self._lost_at.setdefault(command, clock.monotonic())
         elif command in self._without:
@@ -118,13 +120,13 @@ class ConsumerPresence:
     async def _count(self, command: str) -> tuple[int, int]:
         """(messages, consumers), zero of both where the queue cannot be checked."""
         try:
-            async with self._turns:
+            async with self._slots:
                 return await self._broker.message_count(command) or (0, 0)
         except RetryableError:
             return 0, 0
 
     def _link_up(self, generation: int) -> None:
-        self._link, self._looked_at = generation, None
+        self._link, self._refreshed_at = generation, None
         self._without.clear()  # what was before is the outage's
         self._lost_at.clear()
         self._known.clear()
@@ -132,5 +134,5 @@ class ConsumerPresence:
 
     async def _round(self) -> None:
         if self._broker.state is LinkState.UP:
-            await self.look()
+            await self.refresh()
         await self._wake.wait(CHECK_INTERVAL_S if self._without else IDLE_CHECK_INTERVAL_S)

@@ -41,7 +41,7 @@ class SagaControl:
         relay: OutboxRelay,
         watch: SagaChangeNotifier,
         catalog: Catalog,
-        alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
+        on_commit: Callable[[Iterable[Instance]], None] = lambda _moved: None,
         jobs: JobSteps | None = None,
         reader: DefinitionReader | None = None,
     ) -> None:
@@ -50,7 +50,7 @@ class SagaControl:
         self._relay = relay
         self._watch = watch
         self._catalog = catalog
-        self._alarm = alarm
+        self._on_commit = on_commit
         self._jobs = jobs or JobSteps(catalog)
         self._keys = idempotency_keys.IdempotencyKeys(database)
 
@@ -68,15 +68,15 @@ class SagaControl:
 
         A refused action stores nothing. A dry run has no key.
         """
-        return await shielded(self._keys.once(key, lambda: self._act(action, key)))
+        return await shielded(self._keys.run_once(key, lambda: self._act(action, key)))
 
     async def _act(self, action: Action, key: IdempotencyKey | None = None) -> ActionResult:
         acted = await self._database.run(lambda tx: self._write_keyed(tx, action, key))
         if acted.history and not action.dry_run:
             crash.point("control.after_commit")
-            self._relay.poke()
+            self._relay.notify()
             self._watch.committed([acted.instance])
-            self._alarm([acted.instance])
+            self._on_commit([acted.instance])
             saga_log.committed([acted.instance])
         return acted
 
@@ -98,8 +98,8 @@ class SagaControl:
             raise Unavailable("held events of this saga are applied first: retry in a few seconds")
         if action.version is not None and action.version != found.version:
             raise VersionMismatch(found.version)
-        tick = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
-        acted = act(saga, found, action.ask, tick)
+        inputs = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
+        acted = act(saga, found, action.ask, inputs)
         if acted.history and not action.dry_run:
             await self._store(tx, pair, found, acted, action.ask)
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
@@ -107,7 +107,7 @@ class SagaControl:
         return acted
 
     async def _version_of(self, tx: Transaction, found: Instance, ask: ActionRequest) -> Saga:
-        await self._reader.meet(tx, [(found.saga, found.definition_version)])
+        await self._reader.read_missing(tx, [(found.saga, found.definition_version)])
         saga = self._catalog.of(found)
         if saga is None and ask.verb is SagaAction.TERMINATE:  # which needs to know nothing of the steps
             saga = self._catalog.saga(found.saga)

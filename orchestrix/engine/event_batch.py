@@ -35,9 +35,9 @@ class Verdicts:
 
     proven: list[SagaTransition] = field(default_factory=list)
     unproven: list[SagaTransition] = field(default_factory=list)
-    owed: list[OutboxRow] = field(default_factory=list)
+    outbox_rows: list[OutboxRow] = field(default_factory=list)
     ignored: list[tuple[Received, IgnoredEvent]] = field(default_factory=list)
-    busy: list[Received] = field(default_factory=list)
+    locked: list[Received] = field(default_factory=list)
     answered: list[tuple[Saga, Instance]] = field(default_factory=list)
     """Those whose command in flight has been answered, as they were before."""
     held: list[tuple[Received, str]] = field(default_factory=list)

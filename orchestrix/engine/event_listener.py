@@ -56,7 +56,7 @@ class EventListener:
     """Takes what is there, moves all sagas of a batch in one transaction, then acknowledges.
 
     Events whose row is locked by another transaction wait beside the others and are tried again. Redelivered events
-    are handled alone, so that one that crashes its reader never takes others along. `alarm` is notified of what has
+    are handled alone, so that one that crashes its reader never takes others along. `on_commit` is notified of what has
     moved, for some of it is to be woken soon. An event of an instance whose version not even `reader` finds is held,
     and so is every later one of that instance; `held` is notified.
     """
@@ -71,8 +71,8 @@ class EventListener:
         *,
         node: str,
         batch: int,
-        alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
-        deaf: Callable[[], None] = lambda: None,
+        on_commit: Callable[[Iterable[Instance]], None] = lambda _moved: None,
+        extend_deadlines: Callable[[], None] = lambda: None,
         jobs: JobSteps | None = None,
         progress: QueueProgress | None = None,
         reader: DefinitionReader | None = None,
@@ -85,8 +85,8 @@ class EventListener:
         self._broker = broker
         self._relay = relay
         self._watch = watch
-        self._alarm = alarm
-        self._deaf = deaf
+        self._on_commit = on_commit
+        self._extend_deadlines = extend_deadlines
         self._jobs = jobs or JobSteps(catalog)
         self._catalog = catalog
         self._node = node
@@ -94,11 +94,11 @@ class EventListener:
         self._consumer: Consumer | None = None
         self._busy: list[Received] = []
         self._busy_wake = WakeSignal()
-        self._busy_looks = 0
+        self._busy_checks = 0
         self._loops = [Loop("event listener", self._round), Loop("event listener (busy sagas)", self._try_busy)]
         self.counts: Counter[str] = Counter()
 
-    def learned(self) -> None:
+    def catalog_changed(self) -> None:
         """The catalog has grown: there may be more queues to read."""
         if self._consumer is not None:
             self._consumer.also_read(self._catalog.events)
@@ -132,10 +132,10 @@ class EventListener:
         consumer = self._consumer
         assert consumer is not None
         if not self._busy:
-            self._busy_looks = 0
+            self._busy_checks = 0
             await self._busy_wake.wait(None)
-        self._busy_looks += 1
-        await asyncio.sleep(min(backoff(self._busy_looks), BUSY_RETRY_LIMIT_S))
+        self._busy_checks += 1
+        await asyncio.sleep(min(backoff(self._busy_checks), BUSY_RETRY_LIMIT_S))
         waiting, self._busy = self._busy, []
         await self._take_all(consumer, waiting)
 
@@ -167,9 +167,9 @@ class EventListener:
             try:
                 cause = cause_of(failure, await self._candidates(failure.app_id))
                 break
-            except DATABASE_ERRORS as away:
+            except DATABASE_ERRORS as error:
                 failures += 1
-                await self._endure(consumer, away, failures, clock.monotonic() - begun)
+                await self._wait_for_database(consumer, error, failures, clock.monotonic() - begun)
         else:
             return
         saga = self._catalog.saga(cause.saga) if cause else None
@@ -199,10 +199,10 @@ class EventListener:
                 verdicts = await self._database.run(partial(self._write, batch))
             except DATABASE_ERRORS as away:
                 failures += 1
-                await self._endure(consumer, away, failures, clock.monotonic() - begun)
+                await self._wait_for_database(consumer, away, failures, clock.monotonic() - begun)
             except Exception as error:
                 failures += 1
-                await self._take_apart(consumer, batch, error, failures)
+                await self._split(consumer, batch, error, failures)
                 if len(batch) > 1 or failures >= CONFLICT_RETRIES or not isinstance(error, ConflictError):
                     return
             else:
@@ -210,17 +210,17 @@ class EventListener:
                 await self._settle_committed(consumer, batch, verdicts)
                 return
 
-    async def _endure(self, consumer: Consumer, away: Exception, failures: int, seconds: float) -> None:
+    async def _wait_for_database(self, consumer: Consumer, error: Exception, failures: int, seconds: float) -> None:
         if failures == 1:
-            log.warning("event handling paused: %s", away)
+            log.warning("event handling paused: %s", error)
         if seconds > OUTAGE_NOTICE_DELAY_S:
-            self._deaf()
+            self._extend_deadlines()
         if seconds > OUTAGE_TIMEOUT_S:
             await consumer.reopen()
         else:
             await asyncio.sleep(backoff(failures))
 
-    async def _take_apart(self, consumer: Consumer, batch: Sequence[Received], error: Exception, failures: int) -> None:
+    async def _split(self, consumer: Consumer, batch: Sequence[Received], error: Exception, failures: int) -> None:
         """A concurrent update, or a poison event: halves the batch, until it is alone; poison becomes a dead letter."""
         if len(batch) > 1:
             middle = len(batch) // 2
@@ -234,11 +234,11 @@ class EventListener:
 
     async def _settle_committed(self, consumer: Consumer, batch: Sequence[Received], verdicts: Verdicts) -> None:
         self._announce(verdicts)
-        busy = {one.delivery.tag for one in verdicts.busy}
+        busy = {one.delivery.tag for one in verdicts.locked}
         dead = [(one.delivery, ignored.reason) for one, ignored in verdicts.ignored if ignored.dead_letter]
         await self._settle(consumer, [one.delivery for one in batch if one.delivery.tag not in busy], dead)
-        self._busy += verdicts.busy
-        if verdicts.busy:
+        self._busy += verdicts.locked
+        if verdicts.locked:
             self._busy_wake.set()
 
     async def _settle(
@@ -268,9 +268,9 @@ class EventListener:
         while consumer.alive(delivery):
             try:
                 await self._reader.read_all()
-            except DATABASE_ERRORS as away:
+            except DATABASE_ERRORS as error:
                 failures += 1
-                await self._endure(consumer, away, failures, clock.monotonic() - begun)
+                await self._wait_for_database(consumer, error, failures, clock.monotonic() - begun)
             else:
                 return True
         return False
@@ -301,7 +301,7 @@ class EventListener:
         for pair, group in sorted(by_pair(batch).items(), key=lambda item: item[0] is not APPS):
             locked, holding = await instances.lock_with_held(tx, pair, sorted(one.event.app_id for one in group))
             rows = {row.id: row for row in locked}
-            await self._reader.meet(tx, [(row.saga, row.definition_version) for row in locked])
+            await self._reader.read_missing(tx, [(row.saga, row.definition_version) for row in locked])
             changed: list[tuple[Instance, SagaTransition]] = []
             absent: list[Received] = []
             for one in sorted(group, key=lambda one: one.event.app_id):
@@ -321,7 +321,7 @@ class EventListener:
                     proven = one.event.causation_id == row.command_id
                     (verdicts.proven if proven else verdicts.unproven).append(verdict)
                     verdicts.answered += [(saga, row)] if proven else []
-            await self._sort_absent(tx, pair, absent, verdicts)
+            await self._handle_absent(tx, pair, absent, verdicts)
             await self._store(tx, pair, changed, verdicts)
         await self._note(tx, verdicts)
         await held_events.add(
@@ -331,7 +331,7 @@ class EventListener:
         return verdicts
 
     @staticmethod
-    async def _sort_absent(tx: Transaction, pair: SagaTables, absent: Sequence[Received], verdicts: Verdicts) -> None:
+    async def _handle_absent(tx: Transaction, pair: SagaTables, absent: Sequence[Received], verdicts: Verdicts) -> None:
         """Rows that were not locked are locked by another transaction, or do not exist."""
         if not absent:
             return
@@ -339,7 +339,7 @@ class EventListener:
         for one in absent:
             row = there.get(one.event.app_id)
             if row is not None and row.saga == one.saga.name:
-                verdicts.busy.append(one)
+                verdicts.locked.append(one)
             else:
                 verdicts.ignored.append((one, UNKNOWN_APP))
 
@@ -351,14 +351,14 @@ class EventListener:
         # A command whose predecessor is proven to have arrived may leave at once. For the others the outbox scan keeps
         # the order: their predecessor may still be in the outbox.
         moved, proven, unproven = (of_pair(pair, some) for some in (verdicts.moved, verdicts.proven, verdicts.unproven))
-        owed = rows_of(proven)
-        verdicts.owed += owed
+        outbox_rows = rows_of(proven)
+        verdicts.outbox_rows += outbox_rows
         updated = await transitions.write(
             tx,
             pair,
             [(before.version, one.instance) for before, one in changed],
             [(one.instance.id, change) for one in moved for change in one.history],
-            OutboxBatch(owed, self._node, self._relay.lease),
+            OutboxBatch(outbox_rows, self._node, self._relay.lease),
             OutboxBatch(rows_of(unproven)),
         )
         if updated != {before.id for before, _ in changed}:
@@ -389,9 +389,9 @@ class EventListener:
         if verdicts.held:
             self.counts["held"] += len(verdicts.held)
             self._held()
-        self._relay.take(verdicts.owed)
+        self._relay.take(verdicts.outbox_rows)
         if verdicts.unproven or any(ignored.reason == "repeated" for _, ignored in verdicts.ignored):
-            self._relay.poke()
+            self._relay.notify()
         self._watch.committed(one.instance for one in moved)
-        self._alarm(one.instance for one in moved)
+        self._on_commit(one.instance for one in moved)
         saga_log.committed(one.instance for one in moved)

@@ -74,7 +74,7 @@ class HeldEventsPage(NamedTuple):
 class HeldEvents:
     """Applies held events as soon as this process knows the version of their instance.
 
-    Polls every `LOOK_INTERVAL_S` seconds, and at once after `poke`. One event is applied in one transaction, which
+    Polls every `LOOK_INTERVAL_S` seconds, and at once after `notify`. One event is applied in one transaction, which
     deletes it too; timers and later events of the instance wait meanwhile, so the order is that of arrival.
     """
 
@@ -87,7 +87,7 @@ class HeldEvents:
         definitions: DefinitionStore,
         *,
         jobs: JobSteps,
-        alarm: Callable[[Iterable[Instance]], None] = lambda _moved: None,
+        on_commit: Callable[[Iterable[Instance]], None] = lambda _moved: None,
     ) -> None:
         self._database = database
         self._relay = relay
@@ -95,7 +95,7 @@ class HeldEvents:
         self._catalog = catalog
         self._definitions = definitions
         self._jobs = jobs
-        self._alarm = alarm
+        self._on_commit = on_commit
         self._after = FIRST_PAGE
         self._failures: dict[tuple[str, int], int] = {}
         self._wake = WakeSignal()
@@ -109,7 +109,7 @@ class HeldEvents:
         """Stops; what is held stays so."""
         await self._loop.stop()
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """There may be something to apply now."""
         self._wake.set()
 
@@ -130,7 +130,9 @@ class HeldEvents:
             for pair in (APPS, INSTANCES):
                 ids = [id for saga, id in found if saga_tables_of(saga) is pair]
                 rows |= {(row.saga, row.id): row for row in (await instances.guard(connection, pair, ids)).values()}
-            await self._definitions.meet(connection, [(row.saga, row.definition_version) for row in rows.values()])
+            await self._definitions.read_missing(
+                connection, [(row.saga, row.definition_version) for row in rows.values()]
+            )
         unknown = {key for key, row in rows.items() if self._catalog.of(row) is None}
         last = found[-1] if len(found) == INSTANCES_PER_LOOK else FIRST_PAGE
         return HeldEventsPage([key for key in found if key not in unknown], last)
@@ -152,10 +154,10 @@ class HeldEvents:
             if failures >= CONFLICT_RETRIES:
                 del self._failures[saga, id]
                 kind = type(error).__name__
-                await self._database.run(lambda tx: self._bury(tx, saga, id, kind))
+                await self._database.run(lambda tx: self._dead_letter(tx, saga, id, kind))
         return count
 
-    async def _bury(self, tx: Transaction, saga: str, id: int, error: str) -> None:
+    async def _dead_letter(self, tx: Transaction, saga: str, id: int, error: str) -> None:
         await instances.lock_one(tx, saga_tables_of(saga), id)
         held = await held_events.first(tx, saga, id)
         if held is not None:
@@ -167,9 +169,9 @@ class HeldEvents:
             return False
         crash.point("held.after_commit")
         if isinstance(outcome, SagaTransition):
-            self._relay.poke()
+            self._relay.notify()
             self._watch.committed([outcome.instance])
-            self._alarm([outcome.instance])
+            self._on_commit([outcome.instance])
             saga_log.committed([outcome.instance])
         return True
 
@@ -181,11 +183,11 @@ class HeldEvents:
             return None  # another node was first
         if row is None or row.saga != saga:
             return await self._forget(tx, held, IgnoredEvent("unknown-app", dead_letter=True))
-        await self._definitions.meet(tx, [(row.saga, row.definition_version)])
+        await self._definitions.read_missing(tx, [(row.saga, row.definition_version)])
         known = self._catalog.of(row)
         if known is None:
             return None
-        verdict = self._judge(known, row, held)
+        verdict = self._apply(known, row, held)
         if isinstance(verdict, IgnoredEvent):
             return await self._forget(tx, held, verdict)
         await self._store(tx, pair, row, verdict)
@@ -193,7 +195,7 @@ class HeldEvents:
         crash.point("held.before_commit")
         return verdict
 
-    def _judge(self, saga: Saga, row: Instance, held: HeldEvent) -> SagaTransition | IgnoredEvent:
+    def _apply(self, saga: Saga, row: Instance, held: HeldEvent) -> SagaTransition | IgnoredEvent:
         headers = held.headers
         try:
             event = read_event(
@@ -224,8 +226,8 @@ class HeldEvents:
             tx, [IgnoredMessage(held.saga, held.instance_id, "ignored", held.queue, ignored.reason, 1, now, now)]
         )
         if ignored.dead_letter:
-            letter = parse(_delivery(held, {"x-reason": ignored.reason}), self._catalog, now).letter
-            await dead_letters.record(tx, [letter])
+            dead_letter = parse(_delivery(held, {"x-reason": ignored.reason}), self._catalog, now).dead_letter
+            await dead_letters.record(tx, [dead_letter])
         await held_events.delete(tx, [held.id])
         return ignored
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from orchestrix.domain.jobs import JobRow
 from orchestrix.persistence.engine import Transaction
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.commands import MAX_REASON, command_for, job_at_work, job_let_go
+from orchestrix.saga.commands import MAX_REASON, command_for, job_at_work, job_cancel_cause
 from orchestrix.saga.messages import Command
 from orchestrix.saga.state import RETRY, Instance, StateChange
 
@@ -22,7 +22,7 @@ class JobGateway(Protocol):
     async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
         """Cancels those that exist and have not ended, each for its reason. It locks them all, in one order."""
 
-    async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
+    async def republish(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Publishes once more the results of those that have ended."""
 
     async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class JobSteps:
         gone = {
             id: f"{done.instance.saga} {done.instance.id}: {done.history[0].reason}"[:MAX_REASON]
             for before, done in concerned
-            if before is not None and (id := self._let_go(before, done.instance)) is not None
+            if before is not None and (id := self._cancel_job(before, done.instance)) is not None
         }
         if gone:
             await self._gateway.cancel(tx, gone)
@@ -76,7 +76,7 @@ class JobSteps:
         An operator's `resend` dispatches them again too: by itself the leader sends only what is lost.
         """
         ids: list[str] = []
-        owed: list[JobRow] = []
+        outbox_rows: list[JobRow] = []
         for one in waiting:
             saga = self._catalog.of(one) if self._has_jobs(one) else None
             id = job_at_work(saga, one) if saga is not None else None
@@ -84,10 +84,10 @@ class JobSteps:
                 continue
             ids.append(id)
             job = _job(one, command_for(saga, one))
-            owed += [job] if job is not None else []
+            outbox_rows += [job] if job is not None else []
         if ids:
-            await self._gateway.put(tx, owed)
-            await self._gateway.repeat(tx, ids)
+            await self._gateway.put(tx, outbox_rows)
+            await self._gateway.republish(tx, ids)
         if ids and resend:
             await self._gateway.resend(tx, ids)
         return len(ids)
@@ -96,10 +96,10 @@ class JobSteps:
         saga = self._catalog.of(instance)
         return saga is not None and saga.has_jobs
 
-    def _let_go(self, before: Instance, after: Instance) -> str | None:
+    def _cancel_job(self, before: Instance, after: Instance) -> str | None:
         saga = self._catalog.of(after)
         assert saga is not None, "only known versions move"
-        return job_let_go(saga, before, after)
+        return job_cancel_cause(saga, before, after)
 
     @property
     def _gateway(self) -> JobGateway:

@@ -62,7 +62,9 @@ class RedispatchService:
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
     ) -> int | Repeated:
         """`redispatch`, whose answer is stored for `key` once all commands are in the outbox."""
-        return await self._keys.once(key, lambda: self._redispatch(sagas, ids, RedispatchRequester(actor, reason), key))
+        return await self._keys.run_once(
+            key, lambda: self._redispatch(sagas, ids, RedispatchRequester(actor, reason), key)
+        )
 
     async def _redispatch(
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, by: RedispatchRequester, key: Keyed[int] | None
@@ -88,19 +90,19 @@ class RedispatchService:
 
     async def _send(self, pair: SagaTables, names: Sequence[str], ids: Sequence[int] | None) -> int:
         after, sent = 0, 0
-        while live := await self._owed(pair, names, after):
+        while live := await self._pending_instances(pair, names, after):
             after = live[-1].id
             wanted = [one for one in live if ids is None or one.id in ids]
-            sent += await self._database.run(lambda tx, wanted=wanted: self._owe(tx, wanted))  # type: ignore[misc]
+            sent += await self._database.run(lambda tx, wanted=wanted: self._send_again(tx, wanted))  # type: ignore[misc]
             crash.point("redispatch.after_chunk")
-            self._relay.poke()
+            self._relay.notify()
         return sent
 
-    async def _owed(self, pair: SagaTables, names: Sequence[str], after: int) -> list[Instance]:
+    async def _pending_instances(self, pair: SagaTables, names: Sequence[str], after: int) -> list[Instance]:
         async with self._database.read() as connection:
-            return await instances.owed(connection, pair, names, after, INSTANCES_PER_TRANSACTION)
+            return await instances.to_redispatch(connection, pair, names, after, INSTANCES_PER_TRANSACTION)
 
-    async def _owe(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
+    async def _send_again(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
         return await send_again(tx, self._catalog, wanted) + await self._jobs.again(tx, wanted, resend=True)
 
     def _audited(self, names: Sequence[str], sent: int, by: RedispatchRequester) -> AuditRow:

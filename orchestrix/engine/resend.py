@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrix.outbox.rows import rows_owed
+from orchestrix.outbox.rows import unpublished_rows
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.sagas import instances
@@ -20,7 +20,7 @@ async def send_again(tx: Transaction, catalog: Catalog, live: Sequence[Instance]
     If a worker refuses the second copy, that of the first may have done its work and its answer been lost: so each
     instance remembers the resend, and a step that fails after it is undone too.
     """
-    rows = rows_owed(catalog, live, tx.now())
+    rows = unpublished_rows(catalog, live, tx.now())
     if rows:
         sent = {row.instance_id for row in rows}
         doubts = [doubted(one) for one in live if one.id in sent]

@@ -53,11 +53,11 @@ class SagaStarter:
         *,
         node: str,
         batch: int,
-        alarm: Callable[[Iterable[Instance]], None] = lambda _begun: None,
+        on_commit: Callable[[Iterable[Instance]], None] = lambda _begun: None,
         jobs: JobSteps | None = None,
     ) -> None:
         self._database = database
-        self._alarm = alarm
+        self._on_commit = on_commit
         self._jobs = jobs or JobSteps(catalog)
         self._catalog = catalog
         self._relay = relay
@@ -67,7 +67,7 @@ class SagaStarter:
         self._queue: list[_PendingStart] = []
         self._arrived = WakeSignal()
         self._keys = IdempotencyKeys(database)
-        self._taking = False
+        self._accepting = False
         self._loop = Loop("saga starter", self._round)
         self._committing: asyncio.Task[None] | None = None
         self._keyed: set[asyncio.Task[StartResult]] = set()
@@ -79,7 +79,7 @@ class SagaStarter:
         """
         if self._catalog.startable(request.saga) is None:
             raise NotFound(f"unknown saga {request.saga!r}: it is not in the code of this node")
-        if not self._taking:
+        if not self._accepting:
             raise NOT_ACCEPTING
         if request.idempotency is not None:
             return await self._start_keyed(request, request.idempotency)
@@ -90,12 +90,12 @@ class SagaStarter:
 
     async def run(self) -> None:
         """Begins to take requests."""
-        self._taking = True
+        self._accepting = True
         await self._loop.start()
 
     async def stop(self) -> None:
         """Refuses what has not begun; a commit under way is finished."""
-        self._taking = False
+        self._accepting = False
         await self._loop.stop()
         if self._committing is not None:
             await self._committing
@@ -114,7 +114,9 @@ class SagaStarter:
 
     async def _commit(self, batch: Sequence[_PendingStart]) -> None:
         try:
-            moved, owed = await self._database.run(lambda tx: self._write(tx, [asked.request for asked in batch]))
+            moved, outbox_rows = await self._database.run(
+                lambda tx: self._write(tx, [asked.request for asked in batch])
+            )
         except RetryableError as away:
             for asked in batch:
                 _fail(asked, away)
@@ -122,7 +124,7 @@ class SagaStarter:
             await self._commit_apart(batch, error)
         else:
             crash.point("start.after_commit")
-            self._announce([one for one in moved if one is not None], owed)
+            self._announce([one for one in moved if one is not None], outbox_rows)
             for asked, one in zip(batch, moved, strict=True):
                 asked.answer.set_result(StartedSaga(one.instance) if one else ExistingSaga(None))
 
@@ -144,7 +146,7 @@ class SagaStarter:
         for place, request in enumerate(requests):
             places.setdefault(saga_tables_of(request.saga), []).append(place)
         written: list[SagaTransition | None] = [None] * len(requests)
-        owed: list[OutboxRow] = []
+        outbox_rows: list[OutboxRow] = []
         for pair, group in sorted(places.items(), key=lambda item: item[0] is not APPS):
             begun = [
                 start(self._saga(requests[place]), requests[place].start, clock.uuid7(), now, here) for place in group
@@ -157,19 +159,19 @@ class SagaStarter:
             rows = rows_of(new)
             await transitions.write(tx, pair, [], changes, OutboxBatch(rows, self._node, self._relay.lease))
             await self._jobs.follow(tx, [(None, one) for one in new])
-            owed += rows
+            outbox_rows += rows
         crash.point("start.before_commit")
-        return written, owed
+        return written, outbox_rows
 
     def _saga(self, request: StartRequest) -> Saga:
         saga = self._catalog.startable(request.saga)
         assert saga is not None
         return saga
 
-    def _announce(self, moved: list[SagaTransition], owed: list[OutboxRow]) -> None:
-        self._relay.take(owed)
+    def _announce(self, moved: list[SagaTransition], outbox_rows: list[OutboxRow]) -> None:
+        self._relay.take(outbox_rows)
         self._watch.committed(one.instance for one in moved)
-        self._alarm(one.instance for one in moved)
+        self._on_commit(one.instance for one in moved)
         saga_log.committed(one.instance for one in moved)
 
     async def _with_existing(self, request: StartRequest, result: StartResult) -> StartResult:
@@ -180,14 +182,14 @@ class SagaStarter:
         return ExistingSaga(found.id if found else None)
 
     async def _start_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
-        task = asyncio.create_task(self._keys.once(key, lambda: self._commit_keyed(request, key)))
+        task = asyncio.create_task(self._keys.run_once(key, lambda: self._commit_keyed(request, key)))
         self._keyed.add(task)
         task.add_done_callback(self._keyed.discard)
         return await shielded(task)
 
     async def _commit_keyed(self, request: StartRequest, key: IdempotencyKey) -> StartResult:
         try:
-            one, owed = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
+            one, outbox_rows = await self._database.run(lambda tx: self._write_keyed(tx, request, key), attempts=1)
         except Contention:
             # Another transaction locks what this needs, which need not be the key: that would be waited for before.
             if (before := await self._keys.answered(key)) is None:
@@ -196,16 +198,16 @@ class SagaStarter:
         if one is None:
             return await self._keys.answered(key) or await self._with_existing(request, ExistingSaga(None))
         crash.point("start.keyed_after_commit")
-        self._announce([one], owed)
+        self._announce([one], outbox_rows)
         return StartedSaga(one.instance)
 
     async def _write_keyed(
         self, tx: Transaction, request: StartRequest, key: IdempotencyKey
     ) -> tuple[SagaTransition | None, list[OutboxRow]]:
-        (one,), owed = await self._write(tx, [request])
+        (one,), outbox_rows = await self._write(tx, [request])
         if one is not None and not await idempotency.insert(tx, key.scope, key.key, key.render(one.instance)):
             raise KeyTaken("another request with this key was first")
-        return one, owed
+        return one, outbox_rows
 
 
 def _fail(asked: _PendingStart, error: Exception) -> None:

@@ -139,64 +139,68 @@ class StepStartListener:
         consumer = self._consumer
         assert consumer is not None
         deliveries = await consumer.receive(self._batch)
-        heard: list[StepStarted] = []
+        starts: list[StepStarted] = []
         dead: list[tuple[Delivery, str]] = []
         for one in deliveries:
             try:
-                heard.append(started(one.body, one.correlation_id))
+                starts.append(started(one.body, one.correlation_id))
             except UnreadableMessage as refused:
                 dead.append((one, str(refused)))
-        if heard:
-            await self._take(consumer, deliveries, heard)
+        if starts:
+            await self._take(consumer, deliveries, starts)
         if dead:
             await publish_dead_letter(self._broker, consumer, dead)
         crash.point("begins.before_ack")
         await consumer.acknowledge(deliveries)
 
-    async def _take(self, consumer: Consumer, deliveries: Sequence[Delivery], heard: Sequence[StepStarted]) -> None:
+    async def _take(self, consumer: Consumer, deliveries: Sequence[Delivery], starts: Sequence[StepStarted]) -> None:
         """Stores them, however long the database is unavailable, while the broker still waits for the ack."""
         since, failures = clock.monotonic(), 0
         while any(consumer.alive(one) for one in deliveries):
             try:
                 for pair in (APPS, INSTANCES):
                     await self._write(
-                        pair, [one for one in heard if one.saga is None or saga_tables_of(one.saga) is pair]
+                        pair, [one for one in starts if one.saga is None or saga_tables_of(one.saga) is pair]
                     )
-            except _DATABASE_ERRORS as away:
+            except _DATABASE_ERRORS as error:
                 failures += 1
                 if failures == 1:
-                    log.warning("storing step starts paused: %s", away)
+                    log.warning("storing step starts paused: %s", error)
                 if clock.monotonic() - since > OUTAGE_TIMEOUT_S:
                     await consumer.reopen()
                 await asyncio.sleep(backoff(failures))
             else:
                 return
 
-    async def _write(self, pair: SagaTables, heard: Sequence[StepStarted]) -> None:
+    async def _write(self, pair: SagaTables, starts: Sequence[StepStarted]) -> None:
         """One select and, where there is something to change, one update; those whose row has changed are read
         again."""
         for _ in range(CONFLICT_RETRIES):
-            if not heard:
+            if not starts:
                 return
             async with self._database.read() as connection:
-                rows = await instances.guard(connection, pair, [one.app_id for one in heard])
-                await self._reader.meet(connection, [(row.saga, row.definition_version) for row in rows.values()])
+                rows = await instances.guard(connection, pair, [one.app_id for one in starts])
+                await self._reader.read_missing(
+                    connection, [(row.saga, row.definition_version) for row in rows.values()]
+                )
             now = self._database.now()
-            begun = {one.id: one for one in (self._begun(rows.get(said.app_id), said, now) for said in heard) if one}
+            begun = {
+                one.id: one for one in (self._begun(rows.get(start.app_id), start, now) for start in starts) if one
+            }
             if not begun:
                 return
             done = await self._database.run(partial(_note, pair, list(begun.values())))
             self._progress.note(begun_by(self._sent(rows[id]) for id in done))
-            heard = [one for one in heard if one.app_id in begun.keys() - done]
+            starts = [one for one in starts if one.app_id in begun.keys() - done]
 
-    def _begun(self, row: Instance | None, said: StepStarted, now: datetime) -> BegunCommand | None:
-        if row is None or row.command_id != said.causation_id or row.correlation_id != said.correlation_id:
+    def _begun(self, row: Instance | None, start: StepStarted, now: datetime) -> BegunCommand | None:
+        if row is None or row.command_id != start.causation_id or row.correlation_id != start.correlation_id:
             return None
-        saga = self._catalog.of(row) if said.saga in (None, row.saga) else None
-        after = begin(saga, row, said.began_ms_ago, now) if saga is not None else None
+        saga = self._catalog.of(row) if start.saga in (None, row.saga) else None
+        after = begin(saga, row, start.began_ms_ago, now) if saga is not None else None
         if after is None or after.wake_at is None:
             return None
-        return BegunCommand(row.id, row.version, said.causation_id, after.wake_at, after.wait_ms, after.begun_at)
+        return BegunCommand(row.id, row.version, start.causation_id, after.wake_at, after.wait_ms, after.begun_at)
 
     def _sent(self, row: Instance) -> tuple[str, datetime] | None:
         saga = self._catalog.of(row)

@@ -54,11 +54,11 @@ class DueInstances:
     due: int = 0
     moved: list[SagaTransition] = field(default_factory=list)
     before: list[Instance] = field(default_factory=list)
-    rearmed: list[Rewake] = field(default_factory=list)
+    rescheduled: list[Rewake] = field(default_factory=list)
     sent: list[OutboxRow] = field(default_factory=list)
-    looking: list[Instance] = field(default_factory=list)
+    polling: list[Instance] = field(default_factory=list)
     """Those that check their jobs."""
-    waves: list[TimeoutBurst] = field(default_factory=list)
+    bursts: list[TimeoutBurst] = field(default_factory=list)
     """The queues of which many commands have timed out just now."""
 
 
@@ -97,38 +97,38 @@ class SagaTimers:
         self._jobs = jobs or JobSteps(catalog)
         self._wake = WakeSignal()
         self._loop = Loop("timers", self._round)
-        self._heard_since: datetime | None = None
-        self._deaf_until = 0.0
-        self._next_look = 0.0
-        self._audience = ConsumerPresence(broker, lambda: catalog.commands, database.now)
-        self._hindered = HinderedSagas(database, catalog, self._audience)
+        self._listening_since: datetime | None = None
+        self._deadlines_extended_until = 0.0
+        self._next_check_at = 0.0
+        self._consumers = ConsumerPresence(broker, lambda: catalog.commands, database.now)
+        self._blockers = HinderedSagas(database, catalog, self._consumers)
         broker.on_up(self._link_up)
 
     async def start(self) -> None:
         """Begins to poll."""
-        self._heard_since = self._database.now()
-        await self._audience.start()
-        await self._hindered.start()
+        self._listening_since = self._database.now()
+        await self._consumers.start()
+        await self._blockers.start()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Stops; what is due is found by another node."""
         await self._loop.stop()
-        await self._hindered.stop()
-        await self._audience.stop()
+        await self._blockers.stop()
+        await self._consumers.stop()
 
     def expect(self, moved: Iterable[Instance]) -> None:
         """These have just been committed by this process: the next poll is in time for them."""
         times = [one.wake_at for one in moved if one.wake_at is not None]
-        if times and (min(times) - self._database.now()).total_seconds() < self._next_look - clock.monotonic():
+        if times and (min(times) - self._database.now()).total_seconds() < self._next_check_at - clock.monotonic():
             self._wake.set()
 
-    def deaf(self) -> None:
+    def extend_deadlines(self) -> None:
         """This process receives answers that it cannot store; it is called again while that lasts."""
-        self._deaf_until = clock.monotonic() + DEADLINE_EXTENSION_S
+        self._deadlines_extended_until = clock.monotonic() + DEADLINE_EXTENSION_S
 
     def _link_up(self, _generation: int) -> None:
-        self._heard_since = self._database.now()
+        self._listening_since = self._database.now()
         self._wake.set()
 
     async def _round(self) -> None:
@@ -137,10 +137,10 @@ class SagaTimers:
             return
         wait = await self._until_next()
         if wait > 0:
-            self._next_look = clock.monotonic() + wait
+            self._next_check_at = clock.monotonic() + wait
             await self._wake.wait(wait)
             return
-        await self._audience.look()  # before the transaction, so that no lock waits for the broker
+        await self._consumers.refresh()  # before the transaction, so that no lock waits for the broker
         if not sum([await self._wake_all(pair, names) for pair, names in self._sagas().items() if names]):
             await self._wake.wait(clock.uniform(LOCKED_POLL_INTERVAL_S / 2, LOCKED_POLL_INTERVAL_S))
 
@@ -163,28 +163,28 @@ class SagaTimers:
             log.debug(
                 "timers due: %d, commands sent: %d, sagas moved: %d", woken.due, len(woken.sent), len(woken.moved)
             )
-            self._relay.poke()
+            self._relay.notify()
             self._watch.committed(one.instance for one in woken.moved)
             saga_log.committed(one.instance for one in woken.moved)
-        for wave in woken.waves:
-            log.warning("at least %s of %s timed out within a minute; see `orchestrix doctor`", *_told(wave))
+        for burst in woken.bursts:
+            log.warning("at least %s of %s timed out within a minute; see `orchestrix doctor`", *_log_values(burst))
         return woken.due
 
     async def _write(self, tx: Transaction, pair: SagaTables, names: Sequence[str]) -> DueInstances:
         due = await instances.due(tx, pair, names, self._batch, self._reader.unrunnable)
-        await self._reader.meet(tx, [(one.saga, one.definition_version) for one in due])
+        await self._reader.read_missing(tx, [(one.saga, one.definition_version) for one in due])
         due = [one for one in due if self._catalog.of(one) is not None]  # other nodes wake the rest
         if not due:
             return DueInstances()
-        unsent = await outbox.present(tx, [one.command_id for one in due if one.command_id])
+        unsent = await outbox.still_stored(tx, [one.command_id for one in due if one.command_id])
         begun = await self._progress.read(tx, sorted({queue for one in due if (queue := self._queue_of(one))}))
-        aside = await redelivered_commands.set_aside(
+        set_aside_at = await redelivered_commands.set_aside(
             tx, [one.command_id for one in due if one.command_id and self._queue_of(one)]
         )
         woken = DueInstances(len(due))
         for one in due:
-            self._sort(one, one.command_id in unsent, begun, aside.get(one.command_id or ""), woken)
-        await self._spare(tx, woken)
+            self._classify(one, one.command_id in unsent, begun, set_aside_at.get(one.command_id or ""), woken)
+        await self._postpone(tx, woken)
         await self._store(tx, pair, woken)
         crash.point("wakeups.before_commit")
         return woken
@@ -195,57 +195,64 @@ class SagaTimers:
         here = out(saga, one) if saga is not None else None
         return here.order.command or None if here is not None else None
 
-    def _sort(
-        self, one: Instance, unsent: bool, begun: Mapping[str, datetime], aside: datetime | None, woken: DueInstances
+    def _classify(
+        self,
+        one: Instance,
+        unsent: bool,
+        begun: Mapping[str, datetime],
+        set_aside_at: datetime | None,
+        woken: DueInstances,
     ) -> None:
         saga = self._catalog.of(one)
         assert saga is not None, "only known versions come here"
         here, now = out(saga, one), self._database.now()
         if here is None and one.progress.awaited is None:  # of another version of its saga: other nodes know it
-            woken.rearmed.append(_rewake(one, now + timedelta(seconds=IDLE_POLL_INTERVAL_S)))
+            woken.rescheduled.append(_rewake(one, now + timedelta(seconds=IDLE_POLL_INTERVAL_S)))
             return
-        if one.wake_reason == DEADLINE and clock.monotonic() < self._deaf_until:
-            woken.rearmed.append(_put_off(one, now + timedelta(seconds=DEADLINE_EXTENSION_S)))
+        if one.wake_reason == DEADLINE and clock.monotonic() < self._deadlines_extended_until:
+            woken.rescheduled.append(_rescheduled(one, now + timedelta(seconds=DEADLINE_EXTENSION_S)))
             return
-        if self._heard_since is None or self._heard_since > now:  # the clock was set back
-            self._heard_since = now
-        since = min(self._audience.answers_since(self._heard_since) or now, now)
+        if self._listening_since is None or self._listening_since > now:  # the clock was set back
+            self._listening_since = now
+        since = min(self._consumers.answers_since(self._listening_since) or now, now)
         queue = here.order.command if here is not None else ""
-        served = self._audience.since(queue, since) if queue else since
+        served = self._consumers.since(queue, since) if queue else since
         served = served and min(served, now)
-        around = CommandDeliveryStatus(unsent, served, since, self._audience.waiting_at(queue), begun.get(queue), aside)
-        match wake(saga, one, around, TransitionInputs(now, clock.uuid7(), clock.uniform(0, 1))):
+        broker_status = CommandDeliveryStatus(
+            unsent, served, since, self._consumers.waiting_at(queue), begun.get(queue), set_aside_at
+        )
+        match wake(saga, one, broker_status, TransitionInputs(now, clock.uuid7(), clock.uniform(0, 1))):
             case SagaTransition() as moved:
                 woken.moved.append(moved)
                 woken.before.append(one)
             case TimerRescheduled(instance, command):
-                woken.rearmed.append(_rewake(instance, instance.wake_at or now))
-                woken.looking += [instance] if instance.wake_reason == JOB else []
+                woken.rescheduled.append(_rewake(instance, instance.wake_at or now))
+                woken.polling += [instance] if instance.wake_reason == JOB else []
                 if command is not None and command.job is None:
                     woken.sent.append(row_for(replace(instance, updated_at=now), command))
 
-    async def _spare(self, tx: Transaction, woken: DueInstances) -> None:
+    async def _postpone(self, tx: Transaction, woken: DueInstances) -> None:
         """Those beyond the rate wait for their turn: those behind them must not wait for it too."""
         if not woken.moved:
             return
         granted = await throttle.take(tx, TIMEOUT_THROTTLE, len(woken.moved), self._timeouts)
         now = self._database.now()
         for turn, one in enumerate(woken.before[granted:], start=1):
-            woken.rearmed.append(_put_off(one, now + timedelta(seconds=turn / self._timeouts)))
+            woken.rescheduled.append(_rescheduled(one, now + timedelta(seconds=turn / self._timeouts)))
         del woken.moved[granted:], woken.before[granted:]
 
     async def _store(self, tx: Transaction, pair: SagaTables, woken: DueInstances) -> None:
-        if woken.rearmed:
-            await instances.rewake(tx, pair, sorted(woken.rearmed, key=lambda row: row.id))
+        if woken.rescheduled:
+            await instances.rewake(tx, pair, sorted(woken.rescheduled, key=lambda row: row.id))
         changed = [(old.version, new.instance) for old, new in zip(woken.before, woken.moved, strict=True)]
         history = [(one.instance.id, row) for one in woken.moved for row in one.history]
         updated = await transitions.write(tx, pair, changed, history, OutboxBatch([*woken.sent, *rows_of(woken.moved)]))
         if updated != {one.id for one in woken.before}:
             raise ConflictError("concurrent update of a locked row")
         late = Counter(queue for one in woken.before if (queue := self._queue_of(one)))
-        woken.waves = await command_queues.expired(tx, late)
+        woken.bursts = await command_queues.expired(tx, late)
         await self._jobs.follow(tx, zip(woken.before, woken.moved, strict=True))
-        await self._jobs.again(tx, woken.looking)
+        await self._jobs.again(tx, woken.polling)
 
     async def _until_next(self) -> float:
         nearest = IDLE_POLL_INTERVAL_S
@@ -262,10 +269,10 @@ def _rewake(instance: Instance, at: datetime) -> Rewake:
     return Rewake(instance.id, instance.version, at, reason, instance.wait_ms, instance.sent_at, instance.hindered_by)
 
 
-def _put_off(instance: Instance, at: datetime) -> Rewake:
+def _rescheduled(instance: Instance, at: datetime) -> Rewake:
     """The same, and when its command was sent, which the wake-up time does not show any more."""
     return _rewake(replace(instance, sent_at=instance.sending), at)
 
 
-def _told(wave: TimeoutBurst) -> tuple[str, str]:
-    return counted(wave.count, "command"), wave.queue
+def _log_values(burst: TimeoutBurst) -> tuple[str, str]:
+    return counted(burst.count, "command"), burst.queue

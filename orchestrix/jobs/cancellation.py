@@ -27,7 +27,7 @@ class StopPublisher:
         self._broker = broker
         self._sending: set[asyncio.Task[None]] = set()
 
-    def tell(self, stops: Sequence[StopRequest]) -> None:
+    def publish(self, stops: Sequence[StopRequest]) -> None:
         """Begins to publish; returns at once."""
         task = asyncio.create_task(self._send(stops), name="cancel requests")
         self._sending.add(task)
@@ -41,23 +41,23 @@ class StopPublisher:
 class JobCanceller:
     """Cancels jobs: the database decides, the stop message to the workers is only faster.
 
-    `news` is notified of the changed job; `sent` says that the outbox has something to send, `due` that another
-    run of its schedule may begin.
+    `on_change` is notified of the changed job; `sent` says that the outbox has something to send, `notify_leader` that
+    another run of its schedule may begin.
     """
 
     def __init__(
         self,
         database: Database,
         stop: Callable[[Sequence[StopRequest]], None],
-        news: Callable[[Sequence[str]], None],
+        on_change: Callable[[Sequence[str]], None],
         sent: Callable[[], None] = lambda: None,
-        due: Callable[[], None] = lambda: None,
+        notify_leader: Callable[[], None] = lambda: None,
     ) -> None:
         self._sent = sent
-        self._due = due
+        self._notify_leader = notify_leader
         self._database = database
         self._stop = stop
-        self._news = news
+        self._on_change = on_change
 
     async def cancel(self, job_id: str, reason: str) -> JobRow:
         """The job from now on. A running one ends when its worker has received the stop.
@@ -68,9 +68,9 @@ class JobCanceller:
         crash.point("jobs.cancel.after_commit")
         if moved.stop is not None:
             self._stop([StopRequest(moved.job, moved.stop, reason)])
-        self._news([job_id])
+        self._on_change([job_id])
         if may_wake_leader(moved.job):
-            self._due()
+            self._notify_leader()
         return moved.job
 
     async def _write(self, tx: Transaction, job_id: str, reason: str) -> JobTransition:

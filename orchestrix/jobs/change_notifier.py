@@ -16,7 +16,7 @@ class JobChangeNotifier:
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
-    def tell(self, job_ids: Iterable[str]) -> None:
+    def notify(self, job_ids: Iterable[str]) -> None:
         """These jobs have changed, or logged."""
         for job_id in job_ids:
             for event in self._waiting.get(job_id, ()):

@@ -57,9 +57,9 @@ class JobSignals:
 class JobDependencies:
     """What the job coordinator depends on.
 
-    `control` is a connection with the topology of jobs; `open_link` makes further ones for the channels of jobs. `poke`
-    notifies whoever waits for a job that may begin or that has ended, besides the dispatcher of this node; `news` is
-    notified of jobs that have changed here.
+    `control` is a connection with the topology of jobs; `open_link` makes further ones for the channels of jobs.
+    `notify_leader` notifies whoever waits for a job that may begin or that has ended, besides the dispatcher of this
+    node; `on_job_change` is notified of jobs that have changed here.
     """
 
     database: Database
@@ -69,74 +69,82 @@ class JobDependencies:
     cluster: ClusterSettings
     jobs: JobsSettings
     signals: JobSignals = field(default_factory=JobSignals)
-    poke: Callable[[], None] = lambda: None
-    news: Callable[[Iterable[str]], None] = lambda ids: None
+    notify_leader: Callable[[], None] = lambda: None
+    on_job_change: Callable[[Iterable[str]], None] = lambda ids: None
 
 
 @dataclass(slots=True)
 class JobCoordinator:
     """One node's part in jobs, under one id. `duties` are what it does besides while it leads.
 
-    It ends by handing over what it owns, unless it is `alone` and nobody could take it, or has been declared dead.
-    `draining` is set when it begins to hand over; once it is set, the node's row is not looked at any more.
+    It ends by handing over what it owns, unless it is `single_process` and nobody could take it, or has been declared
+    dead. `draining` is set when it begins to hand over; once it is set, the node's row is not looked at any more.
     """
 
     node: str
-    around: JobDependencies
-    alone: bool = False
+    dependencies: JobDependencies
+    single_process: bool = False
     draining: DrainSignal = field(default_factory=DrainSignal)
     stops: StopPublisher = field(init=False)
     events: JobEventListener = field(init=False)
-    holdings: OwnedJobs = field(init=False)
-    taker: JobHandoffSubscriber = field(init=False)
-    giver: JobHandoffPublisher = field(init=False)
+    owned_jobs: OwnedJobs = field(init=False)
+    handoff_subscriber: JobHandoffSubscriber = field(init=False)
+    handoff_publisher: JobHandoffPublisher = field(init=False)
     rebalance: JobRebalancer = field(init=False)
     reconcile: OwnershipReconciler = field(init=False)
-    beats: WorkerHeartbeatListener = field(init=False)
+    worker_heartbeats: WorkerHeartbeatListener = field(init=False)
     _services: Services = field(init=False)
-    _giving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _handoff_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        around, tuned = self.around, self.around.cluster
-        database, control, node = around.database, around.control, self.node
+        dependencies, tuned = self.dependencies, self.dependencies.cluster
+        database, control, node = dependencies.database, dependencies.control, self.node
         self.stops = StopPublisher(control)
-        sent = around.relay.poke
-        cap = LogLimit(around.jobs.log_lines, around.jobs.log_bytes)
-        tell, due, news = self.stops.tell, self.poke, around.news
-        self.events = JobEventListener(database, node, stop=tell, due=due, news=news, sent=sent, cap=cap)
-        self.holdings = OwnedJobs(database, self.events, node, around.open_link)
-        self.taker = JobHandoffSubscriber(database, control, self.holdings, node)
+        sent = dependencies.relay.notify
+        limit = LogLimit(dependencies.jobs.log_lines, dependencies.jobs.log_bytes)
+        publish_stops, notify_leader, on_change = self.stops.publish, self.notify_leader, dependencies.on_job_change
+        self.events = JobEventListener(
+            database, node, stop=publish_stops, notify_leader=notify_leader, on_change=on_change, sent=sent, limit=limit
+        )
+        self.owned_jobs = OwnedJobs(database, self.events, node, dependencies.open_link)
+        self.handoff_subscriber = JobHandoffSubscriber(database, control, self.owned_jobs, node)
         acks = JobHandoffAckListener(control, node)
         limits = HandoffLimits(tuned.handoff_ack, tuned.handoff_retries, tuned.handoff_hard)
-        self.giver = JobHandoffPublisher(database, control, self.holdings, acks, node, limits)
-        self.rebalance = JobRebalancer(database, self.taker, self.giver, node, every=tuned.orphan_check)
-        self.reconcile = OwnershipReconciler(database, self.holdings, node, around.control, every=tuned.reconcile)
-        self.beats = WorkerHeartbeatListener(database, control, node)
-        footing = SelfFencing(database.ping, self.taker, self.holdings, self.reconcile, limit=tuned.dead)
+        self.handoff_publisher = JobHandoffPublisher(database, control, self.owned_jobs, acks, node, limits)
+        self.rebalance = JobRebalancer(
+            database, self.handoff_subscriber, self.handoff_publisher, node, interval_s=tuned.orphan_check
+        )
+        self.reconcile = OwnershipReconciler(
+            database, self.owned_jobs, node, dependencies.control, interval_s=tuned.reconcile
+        )
+        self.worker_heartbeats = WorkerHeartbeatListener(database, control, node)
+        self_fencing = SelfFencing(
+            database.ping, self.handoff_subscriber, self.owned_jobs, self.reconcile, limit=tuned.dead
+        )
         self._services = Services(
             [
                 control,
                 self.events,
-                self.holdings,
+                self.owned_jobs,
                 acks,
-                self.beats,
-                self.taker,
+                self.worker_heartbeats,
+                self.handoff_subscriber,
                 self.reconcile,
-                footing,
+                self_fencing,
                 self.rebalance,
-                PeriodicDuty("drain requests", self._obey, around.signals.drain_requested),
+                PeriodicDuty("drain requests", self._check_drain_request, dependencies.signals.drain_requested),
             ]
         )
 
     @property
     def count(self) -> int:
         """How many owned jobs it consumes."""
-        return self.holdings.count
+        return self.owned_jobs.count
 
-    def poke(self) -> None:
+    def notify_leader(self) -> None:
         """A job is due, or may be now: the leader polls at once, on whichever node."""
-        self.around.signals.due.set()
-        self.around.poke()
+        self.dependencies.signals.due.set()
+        self.dependencies.notify_leader()
 
     async def start(self) -> None:
         """Begins to take jobs."""
@@ -144,7 +152,7 @@ class JobCoordinator:
 
     async def stop(self) -> None:
         """Hands over what it owns, then ends."""
-        if not self.alone:
+        if not self.single_process:
             await self.drain()
         await self._services.stop()
 
@@ -152,26 +160,26 @@ class JobCoordinator:
         """Ends at once: others own its jobs already."""
         await self._services.stop()
 
-    async def _obey(self) -> float:
+    async def _check_drain_request(self) -> float:
         """Drains if its row says so; seconds until the next check."""
         if not self.draining.begun:
-            async with self.around.database.read() as connection:
+            async with self.dependencies.database.read() as connection:
                 node = await nodes.get(connection, self.node)
             if node is not None and node.state is NodeState.DRAINING:
                 log.info("node %s: drain requested, handing over its jobs", self.node)
                 await self.drain()
-        return self.around.cluster.reconcile
+        return self.dependencies.cluster.reconcile
 
     async def drain(self) -> None:
         """Takes no more jobs, and hands over its own; returns when others have them, or at the time-out."""
         self.draining.begin()
-        async with self._giving:
+        async with self._handoff_lock:
             await self.rebalance.stop()
-            await self.taker.stop()
+            await self.handoff_subscriber.stop()
             try:
-                taken = await self.giver.give(SHUTDOWN)
-            except RetryableError as away:
-                log.warning("cannot hand over jobs: %s", away)
+                taken = await self.handoff_publisher.hand_over(SHUTDOWN)
+            except RetryableError as error:
+                log.warning("cannot hand over jobs: %s", error)
             else:
                 log.log(logging.INFO if taken else logging.DEBUG, "handed over %s", counted(taken, "job"))
 
@@ -181,26 +189,36 @@ class JobCoordinator:
         What nobody waits for begins later, one after the other: each needs a connection of its own, and this node may
         just be taking over jobs of the previous leader.
         """
-        around, signals = self.around, self.around.signals
-        office = LeaderContext(around.database, fence, around.relay, self.stops.tell, self.poke)
-        heard = max(around.jobs.silent / 2, 1.5 * around.cluster.heartbeat)
-        watchman = JobRescuer(office, around.control, silent=around.jobs.silent, heard=heard)
-        broom = QueueCleaner(office, around.control)
-        most, silent = around.jobs.max_live, around.jobs.silent
-        lost = LostDispatchDetector(office, around.control, after=around.jobs.silent, heard=heard)
-        orphanage = OrphanJobDetector(office, around.control, every=around.cluster.orphan_check)
+        dependencies, signals = self.dependencies, self.dependencies.signals
+        leader_context = LeaderContext(
+            dependencies.database, fence, dependencies.relay, self.stops.publish, self.notify_leader
+        )
+        listening_s = max(dependencies.jobs.silent / 2, 1.5 * dependencies.cluster.heartbeat)
+        rescuer = JobRescuer(
+            leader_context, dependencies.control, silent=dependencies.jobs.silent, listening_s=listening_s
+        )
+        queue_cleaner = QueueCleaner(leader_context, dependencies.control)
+        most, silent = dependencies.jobs.max_live, dependencies.jobs.silent
+        lost = LostDispatchDetector(
+            leader_context, dependencies.control, after=dependencies.jobs.silent, listening_s=listening_s
+        )
+        orphan_detector = OrphanJobDetector(
+            leader_context, dependencies.control, interval_s=dependencies.cluster.orphan_check
+        )
         return Services(
             [
-                JobDispatcher(around.database, fence, signals.due, around.relay, most_open=most, silent=silent),
-                PeriodicDuty("job rescuer", watchman.look),
-                PeriodicDuty("orphan detector", orphanage.orphans, signals.orphaned),
-                PeriodicDuty("ownerless job detector", orphanage.unowned),
-                self.beats.duty(office),
-                _later("queue cleaner", broom.look, QUEUE_CLEANER_DELAY_S),
-                _later("lost dispatch detector", lost.look, LOST_DISPATCH_DELAY_S),
+                JobDispatcher(
+                    dependencies.database, fence, signals.due, dependencies.relay, open_limit=most, silent=silent
+                ),
+                PeriodicDuty("job rescuer", rescuer.run_once),
+                PeriodicDuty("orphan detector", orphan_detector.orphans, signals.orphaned),
+                PeriodicDuty("ownerless job detector", orphan_detector.unowned),
+                self.worker_heartbeats.duty(leader_context),
+                _run_after("queue cleaner", queue_cleaner.run_once, QUEUE_CLEANER_DELAY_S),
+                _run_after("lost dispatch detector", lost.run_once, LOST_DISPATCH_DELAY_S),
             ]
         )
 
 
-def _later(name: str, look: Callable[[], Awaitable[float]], seconds: float) -> DelayedService:
-    return DelayedService(name, PeriodicDuty(name, look), seconds)
+def _run_after(name: str, run_once: Callable[[], Awaitable[float]], seconds: float) -> DelayedService:
+    return DelayedService(name, PeriodicDuty(name, run_once), seconds)

@@ -35,19 +35,19 @@ UNDECLARED_ROWS_POLL_INTERVAL_S: Final = 0.1
 
 
 class JobDispatcher:
-    """A duty of the leader: dispatches what is due, as `most_open` and the share of each queue allow, each write fenced
-    by its term. A worker is lost after `silent` seconds without a heartbeat. The relay's name claims the rows, for the
-    leading node may have had another id when the process began.
+    """A duty of the leader: dispatches what is due, as `open_limit` and the share of each queue allow, each write
+    fenced by its term. A worker is lost after `silent` seconds without a heartbeat. The relay's name claims the rows,
+    for the leading node may have had another id when the process began.
     """
 
     def __init__(
-        self, database: Database, fence: Fence, wake: WakeSignal, relay: OutboxRelay, *, most_open: int, silent: float
+        self, database: Database, fence: Fence, wake: WakeSignal, relay: OutboxRelay, *, open_limit: int, silent: float
     ) -> None:
         self._database = database
         self._fence = fence
         self._wake = wake
         self._relay = relay
-        self._most_open = most_open
+        self._open_limit = open_limit
         self._silent = silent
         self._loop = Loop("job dispatch", self._round)
 
@@ -60,7 +60,7 @@ class JobDispatcher:
         await self._loop.stop()
 
     async def _round(self) -> None:
-        if self._relay.bringing >= UNDECLARED_ROWS_LIMIT:
+        if self._relay.undeclared_rows >= UNDECLARED_ROWS_LIMIT:
             await self._wake.wait(UNDECLARED_ROWS_POLL_INTERVAL_S)
             return
         wait = await self._until_next()
@@ -76,7 +76,7 @@ class JobDispatcher:
             await self._wake.wait(NO_CAPACITY_POLL_INTERVAL_S)
 
     async def _write(self, tx: Transaction) -> list[OutboxRow]:
-        due = await job_admission.due(tx, DISPATCH_BATCH_LIMIT, self._most_open, self._silent)
+        due = await job_admission.due(tx, DISPATCH_BATCH_LIMIT, self._open_limit, self._silent)
         if not due:
             return []
         crash.point("jobs.dispatch.after_claim")
@@ -87,7 +87,7 @@ class JobDispatcher:
             [(before.version, one.job) for before, one in zip(due, moved, strict=True)],
             [one.attempt for one in moved if one.attempt is not None],
         )
-        rows = [row for one in moved for row in _owed(one.job, now)]
+        rows = [row for one in moved for row in _dispatch_messages(one.job, now)]
         await outbox.insert(tx, rows, claimed_by=self._relay.node, lease_s=self._relay.lease)
         await leases.check(tx, self._fence)
         crash.point("jobs.dispatch.before_commit")
@@ -99,6 +99,6 @@ class JobDispatcher:
         return IDLE_POLL_INTERVAL_S if due is None else min(due, IDLE_POLL_INTERVAL_S)
 
 
-def _owed(job: JobRow, now: datetime) -> list[OutboxRow]:
+def _dispatch_messages(job: JobRow, now: datetime) -> list[OutboxRow]:
     """The job dispatch for the worker, and beside it, for it brings the same queues, the request for an owner."""
     return [outbox_rows.dispatch(job, now), *([outbox_rows.assigned(job, now)] if job.owner is None else [])]

@@ -84,9 +84,9 @@ class BatchResult:
 class JobEventListener:
     """Stores what has come, then acknowledges it. While the database is unavailable, it keeps what is unacknowledged.
 
-    `stop` tells workers that their attempt is over; `due` says that a job may begin, because its next attempt waits or
-    another run of its schedule has ended; `news` is notified of every job that has changed or logged; `sent` says that
-    the outbox has something to send. `cap` is how much of a job's log is kept.
+    `stop` tells workers that their attempt is over; `notify_leader` says that a job may begin, because its next
+    attempt waits or another run of its schedule has ended; `on_change` is notified of every job that has changed or
+    logged; `sent` says that the outbox has something to send. `limit` is how much of a job's log is kept.
     """
 
     def __init__(
@@ -95,17 +95,17 @@ class JobEventListener:
         node: str,
         *,
         stop: Callable[[Sequence[StopRequest]], None],
-        due: Callable[[], None],
-        news: Callable[[Iterable[str]], None] = lambda ids: None,
+        notify_leader: Callable[[], None],
+        on_change: Callable[[Iterable[str]], None] = lambda ids: None,
         sent: Callable[[], None] = lambda: None,
-        cap: LogLimit = NO_LOG_LIMIT,
+        limit: LogLimit = NO_LOG_LIMIT,
     ) -> None:
         self._database = database
         self._node = node
-        self._cap = cap
+        self._limit = limit
         self._stop = stop
-        self._due = due
-        self._news = news
+        self._notify_leader = notify_leader
+        self._on_change = on_change
         self._sent = sent
         self._waiting: list[ChannelBatch] = []
         self._arrived = WakeSignal()
@@ -119,28 +119,28 @@ class JobEventListener:
     async def stop(self) -> None:
         """Stops; what is not acknowledged is redelivered, here or elsewhere."""
         await self._loop.stop()
-        for heard in self._waiting:
-            heard.answer.cancel()
+        for batch in self._waiting:
+            batch.answer.cancel()
         self._waiting.clear()
 
-    async def handle(self, heard: ChannelBatch) -> ChannelState:
+    async def handle(self, batch: ChannelBatch) -> ChannelState:
         """Stores and acknowledges what has come for one job, however long that takes."""
         crash.point("jobs.events.after_receive")
-        self._read(heard)
-        self._waiting.append(heard)
+        self._read(batch)
+        self._waiting.append(batch)
         self._arrived.set()
-        return await heard.answer
+        return await batch.answer
 
-    def _read(self, heard: ChannelBatch) -> None:
+    def _read(self, batch: ChannelBatch) -> None:
         now = self._database.now()
-        for delivery in heard.deliveries:
+        for delivery in batch.deliveries:
             try:
                 event = messages.read_event(delivery.queue, delivery.body, now)
-                heard.events.append(event)
+                batch.events.append(event)
                 if delivery.redelivered and isinstance(event, JobLogLine):
-                    heard.again.add((event.history_id, event.seq))
+                    batch.again.add((event.history_id, event.seq))
             except UnreadableMessage as refused:
-                heard.dead.append((delivery, str(refused)))
+                batch.dead.append((delivery, str(refused)))
 
     async def _round(self) -> None:
         if not self._waiting:
@@ -173,22 +173,22 @@ class JobEventListener:
                 return
         crash.point("jobs.events.after_commit")
         self._announce(written)
-        for heard in batch:
-            await self._settle(heard, written.verdicts[heard.job_id])
+        for channel_batch in batch:
+            await self._settle(channel_batch, written.verdicts[channel_batch.job_id])
 
     async def _commit_apart(self, batch: Sequence[ChannelBatch], error: Exception) -> None:
         """A concurrent update, or one of them cannot be stored: jobs one by one, then messages one by one."""
         if len(batch) > 1:
-            for heard in batch:
-                await self._commit([heard])
+            for channel_batch in batch:
+                await self._commit([channel_batch])
         elif len(batch[0].deliveries) > 1:
             await self._commit_pieces(batch[0])
         else:
-            (heard,) = batch
-            log.error("an event of job %s cannot be handled", heard.job_id, exc_info=error)
+            (channel_batch,) = batch
+            log.error("an event of job %s cannot be handled", channel_batch.job_id, exc_info=error)
             reason = f"cannot-be-handled: {type(error).__name__}"
-            heard.events, heard.dead = [], [(one, reason) for one in heard.deliveries]
-            await self._settle(heard, ChannelState.GOES_ON)
+            channel_batch.events, channel_batch.dead = [], [(one, reason) for one in channel_batch.deliveries]
+            await self._settle(channel_batch, ChannelState.GOES_ON)
 
     async def _commit_pieces(self, whole: ChannelBatch) -> None:
         verdict = ChannelState.GOES_ON
@@ -202,34 +202,37 @@ class JobEventListener:
         if not whole.answer.done():
             whole.answer.set_result(verdict)
 
-    async def _settle(self, heard: ChannelBatch, verdict: ChannelState) -> None:
+    async def _settle(self, batch: ChannelBatch, verdict: ChannelState) -> None:
         if verdict is not ChannelState.LOST:
-            if heard.dead:
-                await publish_dead_letter(heard.broker, heard.consumer, heard.dead)
+            if batch.dead:
+                await publish_dead_letter(batch.broker, batch.consumer, batch.dead)
                 crash.point("jobs.events.after_burial")
             crash.point("jobs.events.before_ack")
-            await heard.consumer.acknowledge(heard.deliveries)
-        if not heard.answer.done():
-            heard.answer.set_result(verdict)
+            await batch.consumer.acknowledge(batch.deliveries)
+        if not batch.answer.done():
+            batch.answer.set_result(verdict)
 
     async def _write(self, batch: Sequence[ChannelBatch], tx: Transaction) -> BatchResult:
-        rows = await jobs.lock(tx, [heard.job_id for heard in batch])
+        rows = await jobs.lock(tx, [channel_batch.job_id for channel_batch in batch])
         written = BatchResult()
-        mine = [heard for heard in batch if self._is_mine(rows.get(heard.job_id), heard)]
-        written.verdicts = {heard.job_id: ChannelState.LOST for heard in batch}
-        for heard in mine:
-            self._hear_statuses(rows[heard.job_id], heard, written)
-        said = [one for heard in mine for one in heard.events if isinstance(one, JobLogLine)]
-        known = await jobs.histories(tx, [line.history_id for line in said])
-        self._hear_lines(said, {**known, **written.attempts}, written)
+        mine = [
+            channel_batch for channel_batch in batch if self._is_mine(rows.get(channel_batch.job_id), channel_batch)
+        ]
+        written.verdicts = {channel_batch.job_id: ChannelState.LOST for channel_batch in batch}
+        for channel_batch in mine:
+            self._apply_statuses(rows[channel_batch.job_id], channel_batch, written)
+        lines = [one for channel_batch in mine for one in channel_batch.events if isinstance(one, JobLogLine)]
+        known = await jobs.histories(tx, [line.history_id for line in lines])
+        self._apply_log_lines(lines, {**known, **written.attempts}, written)
         await self._drop_copies(tx, mine, written)
         await job_heartbeats.touch(
-            tx, [job for heard in mine if (job := self._note(rows[heard.job_id], heard, written))]
+            tx,
+            [job for channel_batch in mine if (job := self._note(rows[channel_batch.job_id], channel_batch, written))],
         )
         if await step_results.store_with_results(tx, list(written.changed.values()), written.attempts.values()):
             tx.then(self._sent)
         await job_logs.insert(tx, [line for found in written.logs.values() for line in found])
-        now = [written.changed.get(heard.job_id, (0, rows[heard.job_id]))[1] for heard in mine]
+        now = [written.changed.get(channel_batch.job_id, (0, rows[channel_batch.job_id]))[1] for channel_batch in mine]
         complete = await job_logs.complete(tx, now)
         written.verdicts |= {
             job.id: ChannelState.COMPLETE if job.id in complete else ChannelState.GOES_ON for job in now
@@ -237,12 +240,12 @@ class JobEventListener:
         crash.point("jobs.events.before_commit")
         return written
 
-    def _is_mine(self, job: JobRow | None, heard: ChannelBatch) -> bool:
-        return job is not None and (job.owner, job.owner_epoch) == (self._node, heard.epoch)
+    def _is_mine(self, job: JobRow | None, batch: ChannelBatch) -> bool:
+        return job is not None and (job.owner, job.owner_epoch) == (self._node, batch.epoch)
 
-    def _hear_statuses(self, job: JobRow, heard: ChannelBatch, written: BatchResult) -> None:
+    def _apply_statuses(self, job: JobRow, batch: ChannelBatch, written: BatchResult) -> None:
         now, before = self._database.now(), job.version
-        statuses = sorted((one for one in heard.events if isinstance(one, AttemptStatus)), key=lambda one: one.seq)
+        statuses = sorted((one for one in batch.events if isinstance(one, AttemptStatus)), key=lambda one: one.seq)
         for status in statuses:
             match rules.reported(job, status, now, clock.uniform(0, 1)):
                 case JobTransition(moved, attempt, stop):
@@ -262,10 +265,14 @@ class JobEventListener:
             written.stops.append(StopRequest(job, history_id, job.cancel_reason or reason))
 
     @staticmethod
-    def _hear_lines(said: Sequence[JobLogLine], known: Mapping[str, JobAttempt], written: BatchResult) -> None:
-        for line in said:
+    def _apply_log_lines(lines: Sequence[JobLogLine], known: Mapping[str, JobAttempt], written: BatchResult) -> None:
+        for line in lines:
             attempt = known.get(line.history_id)
-            if attempt is not None and attempt.job_id == line.job_id and attempt.hears(line.seq, line.worker_id):
+            if (
+                attempt is not None
+                and attempt.job_id == line.job_id
+                and attempt.owns_log_line(line.seq, line.worker_id)
+            ):
                 written.logs[line.job_id].append(replace(line, attempt=attempt.attempt))
             else:
                 written.ignored["another-attempt"] += 1
@@ -273,17 +280,17 @@ class JobEventListener:
     @staticmethod
     async def _drop_copies(tx: Transaction, mine: Sequence[ChannelBatch], written: BatchResult) -> None:
         """Redelivered lines count once: another owner may have stored them, and not acknowledged them."""
-        there = await job_logs.present(tx, [line for heard in mine for line in heard.again])
+        there = await job_logs.stored_lines(tx, [line for batch in mine for line in batch.again])
         for job_id, found in written.logs.items():
             unique = {(line.history_id, line.seq): line for line in found}
             written.logs[job_id] = [line for key, line in unique.items() if key not in there]
 
-    def _note(self, row: JobRow, heard: ChannelBatch, written: BatchResult) -> JobRow | None:
+    def _note(self, row: JobRow, batch: ChannelBatch, written: BatchResult) -> JobRow | None:
         """Which of a job's lines are kept, and that its worker lives; the job if it is to be written for that alone."""
         before, job = written.changed.get(row.id, (row.version, row))
         now = self._database.now()
-        alive = log_lines.alive(job, heard.events, now)
-        noted, written.logs[row.id] = log_lines.kept(alive, written.logs[row.id], self._cap, now)
+        alive = log_lines.alive(job, batch.events, now)
+        noted, written.logs[row.id] = log_lines.kept(alive, written.logs[row.id], self._limit, now)
         if noted.version != before:
             written.changed[row.id] = before, noted
             return None
@@ -294,5 +301,5 @@ class JobEventListener:
         if written.stops:
             self._stop(written.stops)
         if any(may_wake_leader(job) for _, job in written.changed.values()):
-            self._due()
-        self._news({*written.changed, *(job_id for job_id, found in written.logs.items() if found)})
+            self._notify_leader()
+        self._on_change({*written.changed, *(job_id for job_id, found in written.logs.items() if found)})

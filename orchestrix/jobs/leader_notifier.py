@@ -21,24 +21,25 @@ NOTIFY_INTERVAL_S: Final = 0.02
 
 
 class LeaderNotifier:
-    """Notifies the leader named by the database: by `here` if `is_here` knows that node, else by the node's queue.
+    """Notifies the leader named by the database: by `here` if `is_leader_here` knows that node, else by the node's
+    queue.
 
     A lost notification costs little, for the leader polls by itself every few seconds.
     """
 
     def __init__(
-        self, database: Database, broker: Broker, is_here: Callable[[str], bool], here: Callable[[], None]
+        self, database: Database, broker: Broker, is_leader_here: Callable[[str], bool], here: Callable[[], None]
     ) -> None:
         self._database = database
         self._broker = broker
-        self._is_here = is_here
+        self._is_leader_here = is_leader_here
         self._here = here
-        self._wanted = WakeSignal()
+        self._requested = WakeSignal()
         self._loop = Loop("leader notifier", self._round)
 
     def __call__(self) -> None:
         """There is something for the leader to do."""
-        self._wanted.set()
+        self._requested.set()
 
     async def start(self) -> None:
         """Begins to notify."""
@@ -49,12 +50,12 @@ class LeaderNotifier:
         await self._loop.stop()
 
     async def _round(self) -> None:
-        await self._wanted.wait(None)
+        await self._requested.wait(None)
         async with self._database.read() as connection:
             lease = await leases.read(connection)
-        if lease is not None and self._is_here(lease.holder):
+        if lease is not None and self._is_leader_here(lease.holder):
             self._here()
         elif lease is not None and self._broker.state is LinkState.UP:
-            poke = Outgoing("", node_queue(lease.holder), dump({"kind": JOBS_KIND}), clock.uuid7(), type="node.poke")
-            await self._broker.publish([poke], timeout=1.0)
+            notify = Outgoing("", node_queue(lease.holder), dump({"kind": JOBS_KIND}), clock.uuid7(), type="node.poke")
+            await self._broker.publish([notify], timeout=1.0)
         await asyncio.sleep(NOTIFY_INTERVAL_S)

@@ -22,7 +22,7 @@ class LogLimit:
     bytes: int
 
 
-def kept(job: JobRow, lines: Sequence[JobLogLine], cap: LogLimit, now: datetime) -> tuple[JobRow, list[JobLogLine]]:
+def kept(job: JobRow, lines: Sequence[JobLogLine], limit: LogLimit, now: datetime) -> tuple[JobRow, list[JobLogLine]]:
     """The job from now on, and what is to be kept of these lines, which are its own.
 
     The first line above the cap is replaced by one that says so; those behind it are dropped, and the job goes on.
@@ -32,26 +32,26 @@ def kept(job: JobRow, lines: Sequence[JobLogLine], cap: LogLimit, now: datetime)
         return job, found
     for line in lines:
         count, size = count + 1, size + len(line.message[:LOG_MESSAGE_MAX_CHARS].encode(errors="replace"))
-        if count > cap.lines or size > cap.bytes:
-            found.append(replace(line, level="warning", message=_cut(cap)))
-            cut = replace(job, log_lines=count, log_bytes=min(size, cap.bytes), log_cut=1)
+        if count > limit.lines or size > limit.bytes:
+            found.append(replace(line, level="warning", message=_truncation_note(limit)))
+            cut = replace(job, log_lines=count, log_bytes=min(size, limit.bytes), log_cut=1)
             return replace(cut, version=job.version + 1, updated_at=now), found
         found.append(line)
     return replace(job, log_lines=count, log_bytes=size), found
 
 
-def _cut(cap: LogLimit) -> str:
+def _truncation_note(limit: LogLimit) -> str:
     return (
-        f"log truncated: at most {cap.lines:,} lines or {cap.bytes:,} bytes are kept per job (jobs.log_lines, "
+        f"log truncated: at most {limit.lines:,} lines or {limit.bytes:,} bytes are kept per job (jobs.log_lines, "
         "jobs.log_bytes); the job continues"
     )
 
 
-def alive(job: JobRow, said: Iterable[AttemptStatus | JobLogLine], now: datetime) -> JobRow:
+def alive(job: JobRow, events: Iterable[AttemptStatus | JobLogLine], now: datetime) -> JobRow:
     """The job, whose worker has been heard now if it has said any of this of the present attempt."""
     if job.state not in LIVE or job.worker_id is None:
         return job
     if job.worker_beat_at is not None and now - job.worker_beat_at < HEARTBEAT_WRITE_INTERVAL:
         return job
-    heard = any(one.history_id == job.history_id and one.worker_id == job.worker_id for one in said)
+    heard = any(one.history_id == job.history_id and one.worker_id == job.worker_id for one in events)
     return replace(job, worker_beat_at=now) if heard else job

@@ -47,16 +47,16 @@ class WorkerHeartbeat:
 
 def dispatch(job: JobRow) -> bytes:
     """The job dispatch for a worker. `timeoutMs` is null where the attempt has no time limit."""
-    return dump(_order(job))
+    return dump(_dispatch(job))
 
 
 def matches_dispatch(job: JobRow, body: bytes) -> bool:
     """Whether `body` is the dispatch of the job's present attempt, as far as it goes. Raises `UnreadableMessage`."""
     fields = load(body)
-    return all(name in fields and fields[name] == value for name, value in _order(job).items())
+    return all(name in fields and fields[name] == value for name, value in _dispatch(job).items())
 
 
-def _order(job: JobRow) -> dict[str, Any]:
+def _dispatch(job: JobRow) -> dict[str, Any]:
     return {
         "jobId": job.id,
         "historyId": job.history_id,
@@ -112,7 +112,7 @@ def read_taken(body: bytes) -> tuple[str, int]:
     return _id(fields, "jobId"), _whole(fields, "ownerEpoch", 0)
 
 
-def read_beat(body: bytes) -> WorkerHeartbeat:
+def read_heartbeat(body: bytes) -> WorkerHeartbeat:
     """The heartbeat in `body`: its jobs are history ids, or objects that have them. Raises `UnreadableMessage`."""
     fields = load(body)
     jobs = fields.get("jobs", ())
@@ -180,12 +180,12 @@ def _id(fields: Mapping[str, Any], name: str) -> str:
     return _required(fields, name, _LONGEST_ID)
 
 
-def _required(fields: Mapping[str, Any], name: str, longest: int) -> str:
+def _required(fields: Mapping[str, Any], name: str, limit: int) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
         raise UnreadableMessage(f"{name}: is missing" if value in (None, "") else f"{name}: must be a string")
-    if len(value) > longest:
-        raise UnreadableMessage(f"{name}: must have at most {longest} characters")
+    if len(value) > limit:
+        raise UnreadableMessage(f"{name}: must have at most {limit} characters")
     return value
 
 

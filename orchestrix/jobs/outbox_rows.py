@@ -30,21 +30,21 @@ _DRAWN: Final = 2**62 - 1
 def dispatch(job: JobRow, now: datetime) -> OutboxRow:
     """The job dispatch for a worker, with its queue and those by which the worker answers."""
     assert job.history_id is not None, "it has just been dispatched"
-    brings = job_dispatch(job.queue) + job_channels(job.id)
-    return _row(job.history_id, "job.dispatch", dispatch_queue(job.queue), messages.dispatch(job), job, brings, now)
+    declares = job_dispatch(job.queue) + job_channels(job.id)
+    return _row(job.history_id, "job.dispatch", dispatch_queue(job.queue), messages.dispatch(job), job, declares, now)
 
 
 def assigned(job: JobRow, now: datetime) -> OutboxRow:
     """The request for an owner."""
-    brings = queue_of_work(JOB_ASSIGNED)
-    return _row(clock.uuid7(), "job.assigned", JOB_ASSIGNED, messages.assigned(job), job, brings, now)
+    declares = queue_of_work(JOB_ASSIGNED)
+    return _row(clock.uuid7(), "job.assigned", JOB_ASSIGNED, messages.assigned(job), job, declares, now)
 
 
 def offer(job: JobRow, reason: str, now: datetime) -> OutboxRow:
     """The offer to take it over."""
-    brings = queue_of_work(JOB_HANDOFF)
+    declares = queue_of_work(JOB_HANDOFF)
     body = messages.offer(job.id, reason, job.owner, job.owner_epoch)
-    return _row(clock.uuid7(), "job.handoff", JOB_HANDOFF, body, job, brings, now)
+    return _row(clock.uuid7(), "job.handoff", JOB_HANDOFF, body, job, declares, now)
 
 
 def handoff(job_id: str, owner: str, owner_epoch: int, reason: str) -> Outgoing:
@@ -66,7 +66,7 @@ def stop(job: JobRow, history_id: str, reason: str) -> Outgoing:
     return Outgoing(JOB_CANCEL, job.queue, body, clock.uuid7(), job.correlation_id, "job.cancel", clock.now())
 
 
-def _row(id: str, type: str, queue: str, body: bytes, job: JobRow, brings: Topology, now: datetime) -> OutboxRow:
+def _row(id: str, type: str, queue: str, body: bytes, job: JobRow, declares: Topology, now: datetime) -> OutboxRow:
     return OutboxRow(
         id=id,
         saga=JOBS,
@@ -79,7 +79,7 @@ def _row(id: str, type: str, queue: str, body: bytes, job: JobRow, brings: Topol
         correlation_id=job.correlation_id,
         body=body,
         timeout_ms=0,
-        topology=to_json(brings),
+        topology=to_json(declares),
         created_at=now,
         traceparent=job.traceparent,
         tracestate=job.tracestate,

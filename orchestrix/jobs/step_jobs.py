@@ -15,34 +15,34 @@ from orchestrix.persistence.jobs import jobs
 class StepJobs:
     """Notifications are made after the commit.
 
-    `poke` lets the leader poll for jobs that are due; `stop` tells workers; `sent` says that the outbox has something
-    to send; `news` is notified of every job that has changed.
+    `notify` lets the leader poll for jobs that are due; `stop` tells workers; `sent` says that the outbox has something
+    to send; `on_change` is notified of every job that has changed.
     """
 
     def __init__(
         self,
-        poke: Callable[[], None],
+        notify: Callable[[], None],
         *,
         stop: Callable[[Sequence[StopRequest]], None],
         sent: Callable[[], None],
-        news: Callable[[Iterable[str]], None],
+        on_change: Callable[[Iterable[str]], None],
     ) -> None:
-        self._poke = poke
+        self._notify = notify
         self._stop = stop
         self._sent = sent
-        self._news = news
+        self._on_change = on_change
 
     async def put(self, tx: Transaction, new: Sequence[JobRow]) -> None:
         """Inserts those that do not exist yet."""
         await jobs.insert(tx, new)
-        tx.then(self._poke)
+        tx.then(self._notify)
 
     async def cancel(self, tx: Transaction, reasons: Mapping[str, str]) -> None:
         """Cancels those that exist and have not ended; raises `Contention`."""
         stops = await cancel_jobs(tx, reasons)
         tx.then(lambda: self._stopped(reasons, stops))
 
-    async def repeat(self, tx: Transaction, ids: Sequence[str]) -> None:
+    async def republish(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Publishes once more the results of those that have ended."""
         if await step_results.insert_results(tx, await jobs.of_ids(tx, ids)):
             tx.then(self._sent)
@@ -56,4 +56,4 @@ class StepJobs:
         if stops:
             self._stop(stops)
         self._sent()
-        self._news(ids)
+        self._on_change(ids)

@@ -46,8 +46,8 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
     event = payload.get("event") if isinstance(payload, dict) else None
     if not isinstance(event, str) or not event:
         return None
-    misfit = _misfit(job)
-    good = job.state == SUCCEEDED and misfit is None
+    problem = _result_problem(job)
+    good = job.state == SUCCEEDED and problem is None
     id = clock.named_uuid(b"end of job", job.id.encode())
     body = {
         "id": id,
@@ -56,7 +56,7 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
         "appId": job.instance_id,
         "correlationId": job.correlation_id,
         "causationId": job.id,
-        **({"data": job.result or {}} if good else {"error": _error(job, misfit)}),
+        **({"data": job.result or {}} if good else {"error": _error(job, problem)}),
     }
     return OutboxRow(
         id=id,
@@ -76,7 +76,7 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
     )
 
 
-def _misfit(job: JobRow) -> str | None:
+def _result_problem(job: JobRow) -> str | None:
     """Why a saga cannot take over the result."""
     if job.result is not None and not isinstance(job.result, dict):
         return "the job's result is not a JSON object"
@@ -85,14 +85,14 @@ def _misfit(job: JobRow) -> str | None:
     return None
 
 
-def _error(job: JobRow, misfit: str | None) -> dict[str, Any]:
+def _error(job: JobRow, problem: str | None) -> dict[str, Any]:
     """Never a retryable one: the job's own attempts were all."""
     error = job.error if isinstance(job.error, dict) else {}
     type, message = str(error.get("type") or "Error"), str(error.get("message") or job.state)
     if job.state == CANCELLED:
         type, message = "JobCancelled", job.cancel_reason or message
     elif job.state == SUCCEEDED:
-        type, message = "BadOutput", misfit or message
+        type, message = "BadOutput", problem or message
     unsure = job.attempt > 0 and not (job.state == FAILED and job.attempt == 1 and type not in _UNKNOWN_OUTCOME_ERRORS)
     unsure = unsure or error.get("unsure") is True
     text = f"{message[:_ERROR_TEXT_LIMIT]} (job {job.id})"

@@ -46,49 +46,49 @@ class _KeyTaken(ConflictError):
     """Another request with this key was stored first."""
 
 
-def job_of(order: JobRequest, now: datetime) -> JobRow:
-    """The job that `order` asks for, with an id of its own."""
+def job_of(request: JobRequest, now: datetime) -> JobRow:
+    """The job that `request` asks for, with an id of its own."""
     return JobRow(
         id=clock.uuid7(),
-        queue=order.queue,
-        handler=order.handler,
-        payload=order.payload,
-        retries=order.retries,
-        timeout_ms=order.timeout_ms,
-        created_by=order.created_by,
-        correlation_id=order.correlation_id or clock.uuid7(),
+        queue=request.queue,
+        handler=request.handler,
+        payload=request.payload,
+        retries=request.retries,
+        timeout_ms=request.timeout_ms,
+        created_by=request.created_by,
+        correlation_id=request.correlation_id or clock.uuid7(),
         created_at=now,
         updated_at=now,
-        wake_at=order.after or now,
-        schedule_id=order.schedule_id,
-        due_at=order.due_at,
-        saga=order.saga,
-        instance_id=order.instance_id,
-        step=order.step,
-        traceparent=order.traceparent,
-        tracestate=order.tracestate,
+        wake_at=request.after or now,
+        schedule_id=request.schedule_id,
+        due_at=request.due_at,
+        saga=request.saga,
+        instance_id=request.instance_id,
+        step=request.step,
+        traceparent=request.traceparent,
+        tracestate=request.tracestate,
     )
 
 
 class JobSubmitter:
-    """Stores jobs. `poke` lets the leader poll at once, on whichever node; it polls by itself a little later."""
+    """Stores jobs. `notify` lets the leader poll at once, on whichever node; it polls by itself a little later."""
 
-    def __init__(self, database: Database, poke: Callable[[], None]) -> None:
+    def __init__(self, database: Database, notify: Callable[[], None]) -> None:
         self._database = database
-        self._poke = poke
+        self._notify = notify
 
-    async def submit(self, order: JobRequest, key: JobRequestKey | None = None) -> Submitted:
+    async def submit(self, request: JobRequest, key: JobRequestKey | None = None) -> Submitted:
         """The job, committed, or what prevents it. Raises `Unavailable` and `OutcomeUnknown`."""
         stored = await self._stored(key) if key is not None else None
         if stored is not None:
             return stored
-        job = job_of(order, self._database.now())
+        job = job_of(request, self._database.now())
         try:
             await self._database.run(lambda tx: self._write(tx, job, key), attempts=1 if key else 4)
         except _KeyTaken:
             return (await self._stored(key) if key is not None else None) or InFlight()
         crash.point("jobs.submit.after_commit")
-        self._poke()
+        self._notify()
         return job
 
     @staticmethod

@@ -42,7 +42,7 @@ class DeferredHeartbeats:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._owed: dict[str, datetime] = {}
+        self._deferred: dict[str, datetime] = {}
         self._wake = WakeSignal()
         self._failures = 0
         self._loop = Loop("deferred worker heartbeats", self._round)
@@ -55,36 +55,38 @@ class DeferredHeartbeats:
         """Stops; what is not stored is left to the next heartbeats."""
         await self._loop.stop()
 
-    def owe(self, history_ids: Iterable[str], at: datetime) -> None:
+    def defer(self, history_ids: Iterable[str], at: datetime) -> None:
         """These attempts had a heartbeat at that time, which is not stored yet."""
-        self._owed |= dict.fromkeys(history_ids, at)
-        if self._owed:
+        self._deferred |= dict.fromkeys(history_ids, at)
+        if self._deferred:
             self._wake.set()
 
     async def _round(self) -> None:
-        if not self._owed:
+        if not self._deferred:
             await self._wake.wait(None)
             return
-        at = next(iter(self._owed.values()))
-        chunk = dict.fromkeys([name for name, its in self._owed.items() if its == at][:HEARTBEATS_PER_TRANSACTION], at)
-        if await self._is_noted(chunk):
+        at = next(iter(self._deferred.values()))
+        chunk = dict.fromkeys(
+            [name for name, its in self._deferred.items() if its == at][:HEARTBEATS_PER_TRANSACTION], at
+        )
+        if await self._is_stored(chunk):
             self._failures = 0
             return
-        alone = [await self._is_noted({name: at}) for name in chunk] if len(chunk) > 1 else [False]
+        alone = [await self._is_stored({name: at}) for name in chunk] if len(chunk) > 1 else [False]
         self._failures = 0 if any(alone) else self._failures + 1
         if self._failures:
             await asyncio.sleep(backoff(self._failures))
 
-    async def _is_noted(self, chunk: Mapping[str, datetime]) -> bool:
+    async def _is_stored(self, chunk: Mapping[str, datetime]) -> bool:
         """Whether all of it, of one time, is stored or obsolete; what is not goes behind all others."""
         (at,) = set(chunk.values())
         try:
-            await self._database.run(lambda tx: job_heartbeats.beaten(tx, chunk, at), attempts=1)
-        except RetryableError as away:
-            log.debug("worker heartbeats deferred, their rows are locked: %s", away)
-            self._owed |= {name: self._owed.pop(name) for name in chunk if name in self._owed}
+            await self._database.run(lambda tx: job_heartbeats.record_heartbeats(tx, chunk, at), attempts=1)
+        except RetryableError as error:
+            log.debug("worker heartbeats deferred, their rows are locked: %s", error)
+            self._deferred |= {name: self._deferred.pop(name) for name in chunk if name in self._deferred}
             return False
-        self._owed = {name: its for name, its in self._owed.items() if chunk.get(name) != its}
+        self._deferred = {name: its for name, its in self._deferred.items() if chunk.get(name) != its}
         return True
 
 
@@ -100,8 +102,8 @@ class WorkerHeartbeatListener:
         self._database = database
         self._broker = broker
         self._node = node
-        self._office: LeaderContext | None = None
-        self._late = DeferredHeartbeats(database)
+        self._leader_context: LeaderContext | None = None
+        self._deferred = DeferredHeartbeats(database)
         self._consumer: Consumer | None = None
         self._loop = Loop("worker heartbeats", self._round)
 
@@ -110,153 +112,158 @@ class WorkerHeartbeatListener:
         self._consumer = await self._broker.consume(
             [worker_heartbeat_queue(self._node)], prefetch=HEARTBEAT_BATCH_LIMIT
         )
-        await self._late.start()
+        await self._deferred.start()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Stops listening."""
         await self._loop.stop()
-        await self._late.stop()
+        await self._deferred.stop()
         if self._consumer is not None:
             await self._consumer.close()
 
-    def duty(self, office: LeaderContext) -> Service:
+    def duty(self, leader_context: LeaderContext) -> Service:
         """The leader's duty of handling heartbeats."""
-        return _Heeding(self, office)
+        return _HeartbeatDuty(self, leader_context)
 
-    def heed(self, office: LeaderContext) -> None:
+    def begin_term(self, leader_context: LeaderContext) -> None:
         """Heartbeats are handled for that leader from now on."""
-        self._office = office
+        self._leader_context = leader_context
 
-    def neglect(self, office: LeaderContext) -> None:
+    def end_term(self, leader_context: LeaderContext) -> None:
         """They are not handled for that leader any more; another term's may have begun before this one has ended."""
-        if self._office is office:
-            self._office = None
+        if self._leader_context is leader_context:
+            self._leader_context = None
 
     async def _round(self) -> None:
         assert self._consumer is not None, "it has begun"
         deliveries = await self._consumer.receive(HEARTBEAT_BATCH_LIMIT, linger=0.05)
         try:
-            await self._heed(_beats(deliveries))
-        except RetryableError as away:
-            log.debug("worker heartbeats lost: %s", away)
+            await self._handle(_read_heartbeats(deliveries))
+        except RetryableError as error:
+            log.debug("worker heartbeats lost: %s", error)
         finally:
             await self._consumer.acknowledge(deliveries)
 
-    async def _heed(self, beats: Sequence[WorkerHeartbeat]) -> None:
-        last = _latest_heartbeats(beats)
-        present = [one for one in beats if not one.left]
+    async def _handle(self, heartbeats: Sequence[WorkerHeartbeat]) -> None:
+        last = _latest_heartbeats(heartbeats)
+        present = [one for one in heartbeats if not one.left]
         left = {worker: one.said_at for worker, one in last.items() if one.left}
         ending = [one for one in last.values() if not one.left and not one.queues]
-        office = self._office
-        if office is not None and present:
-            await _Hearing(office, self._late).hear(present)
+        leader_context = self._leader_context
+        if leader_context is not None and present:
+            await _HeartbeatBatch(leader_context, self._deferred).handle(present)
         elif ending:
-            await self._database.run(lambda tx: nodes.hear_workers(tx, _rows(ending)))
+            await self._database.run(lambda tx: nodes.record_worker_heartbeats(tx, _rows(ending)))
         if left:
-            await self._database.run(lambda tx: nodes.forget_workers(tx, left))
+            await self._database.run(lambda tx: nodes.delete_workers(tx, left))
 
 
 @dataclass(frozen=True, slots=True)
-class _Heeding:
-    beats: WorkerHeartbeatListener
-    office: LeaderContext
+class _HeartbeatDuty:
+    listener: WorkerHeartbeatListener
+    leader_context: LeaderContext
 
     async def start(self) -> None:
-        self.beats.heed(self.office)
+        self.listener.begin_term(self.leader_context)
 
     async def stop(self) -> None:
-        self.beats.neglect(self.office)
+        self.listener.end_term(self.leader_context)
 
 
-class _Hearing:
+class _HeartbeatBatch:
     """What one leader does with the attempts that workers report."""
 
-    def __init__(self, office: LeaderContext, late: DeferredHeartbeats) -> None:
-        self._office = office
-        self._late = late
+    def __init__(self, leader_context: LeaderContext, deferred: DeferredHeartbeats) -> None:
+        self._leader_context = leader_context
+        self._deferred = deferred
 
-    async def hear(self, beats: Sequence[WorkerHeartbeat]) -> None:
+    async def handle(self, heartbeats: Sequence[WorkerHeartbeat]) -> None:
         """Stores and answers them. While the database is unavailable it defers them: no heartbeat is repeated."""
-        held = {history for beat in beats for history in beat.histories}
-        at = self._office.database.now()
+        held = {history for beat in heartbeats for history in beat.histories}
+        at = self._leader_context.database.now()
         try:
-            await self._office.database.run(lambda tx: nodes.hear_workers(tx, _rows(beats)))
+            await self._leader_context.database.run(lambda tx: nodes.record_worker_heartbeats(tx, _rows(heartbeats)))
             if held:
                 await self._answer(held)
         except RetryableError:
-            self._late.owe(held, at)
+            self._deferred.defer(held, at)
             raise
 
     async def _answer(self, held: set[str]) -> None:
-        async with self._office.database.read() as connection:
+        async with self._leader_context.database.read() as connection:
             current = await jobs.by_histories(connection, held)
             known = await jobs.histories(connection, held - current.keys())
         await self._note([name for name, job in current.items() if job.live])
         stops = [stop for name, job in current.items() if (stop := _stop(name, job)) is not None]
-        stops += await self._of_others(known)
+        stops += await self._superseded(known)
         if stops:
-            self._office.stop(stops)
+            self._leader_context.stop(stops)
         await self._reopen([stop.job for stop in stops])
 
     async def _note(self, going: Sequence[str]) -> None:
         """Owners write workers' reports: rows they lock are waited for apart, and no heartbeat is dropped for them."""
         if not going:
             return
-        at = self._office.database.now()
+        at = self._leader_context.database.now()
         try:
-            noted = await self._office.database.run(lambda tx: job_heartbeats.beaten(tx, going, at, wait=False))
-        except RetryableError as away:
-            log.debug("storing worker heartbeats later: %s", away)
+            noted = await self._leader_context.database.run(
+                lambda tx: job_heartbeats.record_heartbeats(tx, going, at, wait=False)
+            )
+        except RetryableError as error:
+            log.debug("storing worker heartbeats later: %s", error)
             noted = set()
-        self._late.owe(set(going) - noted, at)
+        self._deferred.defer(set(going) - noted, at)
 
-    async def _of_others(self, known: dict[str, JobAttempt]) -> list[StopRequest]:
+    async def _superseded(self, known: dict[str, JobAttempt]) -> list[StopRequest]:
         """Attempts that were followed by others."""
         found: list[StopRequest] = []
         for name, attempt in known.items():
-            async with self._office.database.read() as connection:
+            async with self._leader_context.database.read() as connection:
                 job = await jobs.get(connection, attempt.job_id)
             if job is not None:
                 found.append(StopRequest(job, name, "this attempt has ended"))
         return found
 
-    async def _reopen(self, told: Iterable[JobRow]) -> None:
+    async def _reopen(self, jobs_to_reopen: Iterable[JobRow]) -> None:
         """A worker that publishes to deleted queues declares them again: somebody has to clear them away."""
-        now = self._office.database.now()
-        ids = [job.id for job in told if job.finished_at is not None and now - job.finished_at > _REOPEN_AFTER]
+        now = self._leader_context.database.now()
+        ids = [
+            job.id for job in jobs_to_reopen if job.finished_at is not None and now - job.finished_at > _REOPEN_AFTER
+        ]
         if ids:
             try:
-                await self._office.database.run(lambda tx: self._write(tx, ids))
+                await self._leader_context.database.run(lambda tx: self._write(tx, ids))
             except ConflictError as first:
                 log.debug("concurrent update, retrying: %s", first)
 
     async def _write(self, tx: Transaction, ids: Sequence[str]) -> None:
         found = [job for job in (await jobs.lock(tx, ids)).values() if job.ended and not job.channels]
-        now = self._office.database.now()
+        now = self._leader_context.database.now()
         await jobs.store(tx, [(job.version, rules.reopened(job, now)) for job in found])
 
 
-def _beats(deliveries: Iterable[Delivery]) -> list[WorkerHeartbeat]:
+def _read_heartbeats(deliveries: Iterable[Delivery]) -> list[WorkerHeartbeat]:
     found: list[WorkerHeartbeat] = []
     for delivery in deliveries:
         try:
-            found.append(messages.read_beat(delivery.body))
+            found.append(messages.read_heartbeat(delivery.body))
         except UnreadableMessage as refused:
             log.debug("unreadable worker heartbeat: %s", refused)
     return found
 
 
-def _rows(beats: Iterable[WorkerHeartbeat]) -> list[WorkerHeartbeatRow]:
+def _rows(heartbeats: Iterable[WorkerHeartbeat]) -> list[WorkerHeartbeatRow]:
     return [
-        WorkerHeartbeatRow(cleaned(one.worker_id), one.queues, one.jobs, one.said_at, one.lost_places) for one in beats
+        WorkerHeartbeatRow(cleaned(one.worker_id), one.queues, one.jobs, one.said_at, one.lost_places)
+        for one in heartbeats
     ]
 
 
-def _latest_heartbeats(beats: Iterable[WorkerHeartbeat]) -> dict[str, WorkerHeartbeat]:
+def _latest_heartbeats(heartbeats: Iterable[WorkerHeartbeat]) -> dict[str, WorkerHeartbeat]:
     """The last heartbeat of each worker by its own clock, where it gives a time; a delayed older one is ignored."""
     last: dict[str, WorkerHeartbeat] = {}
-    for one in beats:
+    for one in heartbeats:
         before = last.get(worker := cleaned(one.worker_id))
         if before is None or before.said_at is None or one.said_at is None or one.said_at >= before.said_at:
             last[worker] = one

@@ -37,7 +37,7 @@ class IdempotencyKeys:
         self._database = database
         self._locks: dict[tuple[str, str], _KeyLock] = {}
 
-    async def once(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
+    async def run_once(self, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
         """What `work` returns, or without it what was answered to `key` before.
 
         `work` stores its answer in its own transaction and raises `KeyTaken` where another one's exists. Raises

@@ -66,11 +66,11 @@ class RefusedRowRule(Protocol):
 
 
 class _Claimed(NamedTuple):
-    """A row that this process may send until `until` (monotonic); `apart` if it may have closed the channel."""
+    """A row that this process may send until `until` (monotonic); `alone` if it may have closed the channel."""
 
     until: float
     row: OutboxRow
-    apart: bool = False
+    alone: bool = False
 
 
 class OutboxRelay:
@@ -105,17 +105,17 @@ class OutboxRelay:
         self.node = node
         self._batch = batch
         self._waiting: deque[_Claimed] = deque()
-        self._bringing: deque[_Claimed] = deque()
+        self._declaring: deque[_Claimed] = deque()
         self._doubtful: deque[_Claimed] = deque()
-        self._in_hand: dict[str, OutboxRow] = {}
+        self._claimed: dict[str, OutboxRow] = {}
         self._confirmed: list[OutboxRow] = []
         self._ready = ready or OutboxSignal()
-        self._send_wake, self._again_wake, self._delete_wake, self._bring_wake = (WakeSignal() for _ in range(4))
+        self._send_wake, self._retry_wake, self._delete_wake, self._declare_wake = (WakeSignal() for _ in range(4))
         self._pause = POLL_INTERVAL_MIN_S
         self._loops = [
             Loop("outbox relay", self._send),
             Loop("outbox relay (retries)", self._send_again),
-            Loop("outbox relay (new queues)", self._send_bringing),
+            Loop("outbox relay (new queues)", self._send_declaring),
             Loop("outbox scan", self._scan),
             Loop("outbox delete", self._delete),
         ]
@@ -132,32 +132,32 @@ class OutboxRelay:
             await loop.stop()
         with suppress(RetryableError):
             await self._delete_confirmed()
-            queued = (*self._waiting, *self._bringing, *self._doubtful)
-            left = [one.row.id for one in queued] + list(self._in_hand)
-            self._in_hand.clear()
+            queued = (*self._waiting, *self._declaring, *self._doubtful)
+            left = [one.row.id for one in queued] + list(self._claimed)
+            self._claimed.clear()
             self._waiting.clear()
-            self._bringing.clear()
+            self._declaring.clear()
             self._doubtful.clear()
             if left:
                 await self._database.run(lambda tx: outbox.release(tx, left))
 
     @property
-    def bringing(self) -> int:
+    def undeclared_rows(self) -> int:
         """How many rows wait until their queues are declared."""
-        return len(self._bringing)
+        return len(self._declaring)
 
     def take(self, rows: Iterable[OutboxRow]) -> None:
         """Publish these rows, which this node has just committed with a claim of its own."""
         until = clock.monotonic() + self.lease * 0.6
         for row in rows:
-            (self._waiting if row.topology is None else self._bringing).append(_Claimed(until, row))
-        for queue, wake in ((self._waiting, self._send_wake), (self._bringing, self._bring_wake)):
+            (self._waiting if row.topology is None else self._declaring).append(_Claimed(until, row))
+        for queue, wake in ((self._waiting, self._send_wake), (self._declaring, self._declare_wake)):
             while len(queue) > CLAIMED_ROWS_LIMIT:
                 queue.pop()
             if queue:
                 wake.set()
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Rows without a claim may have been committed: scan at once.
 
         One that stands behind an older row of its saga can be claimed only when that is gone, so for a while every
@@ -170,9 +170,9 @@ class OutboxRelay:
         return clock.monotonic() < self._ready.set_at + self.lease
 
     def _link_up(self, _generation: int) -> None:
-        for wake in (self._send_wake, self._again_wake, self._bring_wake):
+        for wake in (self._send_wake, self._retry_wake, self._declare_wake):
             wake.set()
-        self.poke()
+        self.notify()
 
     async def _send(self) -> None:
         if not self._waiting or self._broker.state is not LinkState.UP:
@@ -182,35 +182,35 @@ class OutboxRelay:
 
     async def _send_again(self) -> None:
         if not self._doubtful or self._broker.state is not LinkState.UP:
-            await self._again_wake.wait(1.0 if self._doubtful else None)
+            await self._retry_wake.wait(1.0 if self._doubtful else None)
             return
         await asyncio.sleep(clock.uniform(RESEND_DELAY_S / 2, RESEND_DELAY_S))
         batch = self._next_batch(self._doubtful)
-        await self._publish([one for one in batch if not one.apart])
-        await self._publish_apart([one for one in batch if one.apart])
+        await self._publish([one for one in batch if not one.alone])
+        await self._publish_one_by_one([one for one in batch if one.alone])
 
-    async def _send_bringing(self) -> None:
+    async def _send_declaring(self) -> None:
         """Rows with queues of their own, which are declared first; a batch that fails is retried."""
-        if not self._bringing or self._broker.state is not LinkState.UP:
-            await self._bring_wake.wait(1.0 if self._bringing else None)
+        if not self._declaring or self._broker.state is not LinkState.UP:
+            await self._declare_wake.wait(1.0 if self._declaring else None)
             return
-        batch = self._next_batch(self._bringing, DECLARATIONS_PER_BATCH)
-        self._in_hand.update((one.row.id, one.row) for one in batch)
+        batch = self._next_batch(self._declaring, DECLARATIONS_PER_BATCH)
+        self._claimed.update((one.row.id, one.row) for one in batch)
         try:
             await self._broker.declare(once_each(from_json(one.row.topology) for one in batch))
         except ConfigError as wrong:
             log.warning("%s", wrong)
         except BaseException:
-            self._bringing.extendleft(reversed(batch))
+            self._declaring.extendleft(reversed(batch))
             for one in batch:
-                self._in_hand.pop(one.row.id, None)
+                self._claimed.pop(one.row.id, None)
             raise
         await self._publish(batch)
 
-    def _next_batch(self, queue: deque[_Claimed], most: int | None = None) -> list[_Claimed]:
+    def _next_batch(self, queue: deque[_Claimed], limit: int | None = None) -> list[_Claimed]:
         now = clock.monotonic()
         batch: list[_Claimed] = []
-        while queue and len(batch) < (most or self._batch):
+        while queue and len(batch) < (limit or self._batch):
             one = queue.popleft()
             if one.until > now:
                 batch.append(one)
@@ -219,7 +219,7 @@ class OutboxRelay:
     async def _publish(self, batch: Sequence[_Claimed]) -> None:
         if not batch:
             return
-        self._in_hand.update((one.row.id, one.row) for one in batch)
+        self._claimed.update((one.row.id, one.row) for one in batch)
         messages = [message_of(one.row) for one in batch]
         crash.point("outbox.before_publish")
         publishing = self._broker.publish(messages, timeout=CONFIRM_TIMEOUT_S)
@@ -227,11 +227,11 @@ class OutboxRelay:
         crash.point("outbox.after_confirm")
         for one, result in zip(batch, results, strict=True):
             await self._settle(one, result)
-            self._in_hand.pop(one.row.id, None)
+            self._claimed.pop(one.row.id, None)
         if self._confirmed:
             self._delete_wake.set()
 
-    async def _publish_apart(self, suspects: Sequence[_Claimed]) -> None:
+    async def _publish_one_by_one(self, suspects: Sequence[_Claimed]) -> None:
         """Declares what is missing, then publishes one by one: the row that closes the channel again is to blame."""
         if suspects:
             try:
@@ -246,14 +246,14 @@ class OutboxRelay:
         """A confirmed row is deleted soon; another is set aside, or waits for its second try."""
         if result.outcome is Outcome.CONFIRMED:
             self._confirmed.append(one.row)
-        elif result.outcome is Outcome.REFUSED or (one.apart and result.channel_closed and "406" in result.detail):
+        elif result.outcome is Outcome.REFUSED or (one.alone and result.channel_closed and "406" in result.detail):
             await self._park(one.row, result.detail)
         else:
-            if one.apart and result.outcome is Outcome.RETURNED:
+            if one.alone and result.outcome is Outcome.RETURNED:
                 log.warning("no queue is bound for %s on %s yet; retrying", one.row.routing_key, one.row.exchange)
-            suspect = one.apart or result.channel_closed or result.outcome is Outcome.RETURNED
-            self._doubtful.append(one._replace(apart=suspect))
-            self._again_wake.set()
+            suspect = one.alone or result.channel_closed or result.outcome is Outcome.RETURNED
+            self._doubtful.append(one._replace(alone=suspect))
+            self._retry_wake.set()
 
     def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:
         own = topology_now(self._topology) or Topology()
@@ -261,7 +261,7 @@ class OutboxRelay:
 
     async def _scan(self) -> None:
         """Claims rows that no node publishes; sleeps until the next claim expires, or until it is poked."""
-        if self._broker.state is LinkState.UP and len(self._waiting) + len(self._bringing) < self._batch:
+        if self._broker.state is LinkState.UP and len(self._waiting) + len(self._declaring) < self._batch:
             claimed = await self._database.run(
                 lambda tx: outbox.claim(tx, self.node, lease_s=self.lease, limit=self._batch)
             )

@@ -43,7 +43,7 @@ def row_for(instance: Instance, command: Command) -> OutboxRow:
     )
 
 
-def rows_owed(catalog: Catalog, live: Iterable[Instance], now: datetime) -> list[OutboxRow]:
+def unpublished_rows(catalog: Catalog, live: Iterable[Instance], now: datetime) -> list[OutboxRow]:
     """The rows of the commands in flight, for the instances of versions that `catalog` knows.
 
     What waits for a retry is not in flight yet, whatever was lost.

@@ -58,7 +58,7 @@ async def ahead_s(connection: Connection) -> float:
     return ahead / timedelta(seconds=1) if ahead > CLOCK_TOLERANCE else 0.0
 
 
-async def mend(database: Database, claim_s: float) -> int:
+async def repair(database: Database, claim_s: float) -> int:
     """Ends every wait that is too long by the present clock when it is over by that clock; returns how many.
 
     `claim_s` is for how long this node claims messages. Rows that others have locked are left for the next run.
@@ -74,7 +74,7 @@ async def mend(database: Database, claim_s: float) -> int:
 class _Part:
     """So many rows were corrected; `last` is the key of the last one checked, None at the end."""
 
-    mended: int
+    repaired: int
     last: Any
 
 
@@ -82,7 +82,7 @@ async def _all(database: Database, part: Any, first: Any) -> int:
     count, after = 0, first
     while after is not None:
         done: _Part = await database.run(lambda tx, after=after: part(tx, after))  # type: ignore[misc]
-        count, after = count + done.mended, done.last
+        count, after = count + done.repaired, done.last
     return count
 
 
@@ -144,9 +144,9 @@ async def _jobs(tx: Transaction, after: str) -> _Part:
     """Jobs that wait to be dispatched, and those whose workers or owners were heard of in the future."""
     table, now = jobs.c, tx.now()
     past = [table[name] > now + CLOCK_TOLERANCE for name in _PAST]
-    unbegun = and_(table.state == PENDING, table.updated_at > now + CLOCK_TOLERANCE)
+    not_started = and_(table.state == PENDING, table.updated_at > now + CLOCK_TOLERANCE)
     begun = and_(table.state.in_(LIVE), _longer(tx, table.wake_at, func.coalesce(table.timeout_ms, 0)))
-    waits = and_(or_(unbegun, begun), table.wake_at > now + CLOCK_TOLERANCE, table.wake_at < HELD_WAKE_AT)
+    waits = and_(or_(not_started, begun), table.wake_at > now + CLOCK_TOLERANCE, table.wake_at < HELD_WAKE_AT)
     open_ = or_(table.state.in_((PENDING, *LIVE)), table.channels == 1)
     columns = [table[name] for name in ("id", "version", "state", "timeout_ms", "wake_at", "updated_at", *_PAST)]
     query = (
@@ -156,7 +156,7 @@ async def _jobs(tx: Transaction, after: str) -> _Part:
         .limit(ROWS_PER_TRANSACTION)
     )
     found = (await tx.execute(query.with_for_update(skip_locked=True))).all()
-    rows = list(_mended(found, now))
+    rows = list(_repaired(found, now))
     if rows:
         same = and_(table.id == bindparam("which"), table.version == bindparam("of_version"))
         new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in ("wake_at", "updated_at", *_PAST)}
@@ -164,7 +164,7 @@ async def _jobs(tx: Transaction, after: str) -> _Part:
     return _Part(len(rows), found[-1].id if len(found) == ROWS_PER_TRANSACTION else None)
 
 
-def _mended(found: Sequence[Any], now: datetime) -> Iterator[dict[str, Any]]:
+def _repaired(found: Sequence[Any], now: datetime) -> Iterator[dict[str, Any]]:
     for one in found:
         times = {name: _past(getattr(one, name), now) for name in ("updated_at", *_PAST)}
         times["wake_at"] = _wake_at(one, now)

@@ -104,7 +104,7 @@ async def record(tx: Transaction, rows: Sequence[DeadLetter]) -> None:
     The same dead-lettering reported twice changes nothing.
     """
     unique = {row.id: row for row in rows}
-    known = {letter.id: letter for letter in await lock(tx, list(unique))}
+    known = {dead_letter.id: dead_letter for dead_letter in await lock(tx, list(unique))}
     new = [_stored(unique[id]) for id in sorted(unique) if id not in known]
     if new:
         await tx.dialect.insert_absent(tx, _INSERT, new)
@@ -113,20 +113,20 @@ async def record(tx: Transaction, rows: Sequence[DeadLetter]) -> None:
 
 
 async def page(
-    connection: Connection, wanted: DeadLetterFilter, limit: int, after: After | None = None
+    connection: Connection, filters: DeadLetterFilter, limit: int, after: After | None = None
 ) -> list[DeadLetter]:
     """Up to `limit` dead letters that fit, the latest first; `after` is `died_at` and `id` of the last one seen."""
     table = dead_letters.c
-    query = _LETTER.where(*_conditions(connection, wanted))
+    query = _LETTER.where(*_conditions(connection, filters))
     if after is not None:
         at, id = after
         query = query.where(table.died_at <= at, or_(table.died_at < at, table.id < id))
-    return await _letters(connection, query.order_by(table.died_at.desc(), table.id.desc()).limit(limit))
+    return await _dead_letters(connection, query.order_by(table.died_at.desc(), table.id.desc()).limit(limit))
 
 
 async def get(connection: Connection, id: str) -> DeadLetter | None:
     """One dead letter."""
-    found = await _letters(connection, _LETTER.where(dead_letters.c.id == id))
+    found = await _dead_letters(connection, _LETTER.where(dead_letters.c.id == id))
     return found[0] if found else None
 
 
@@ -150,7 +150,7 @@ async def several(connection: Connection, ids: Sequence[str]) -> list[DeadLetter
     """The dead letters with these ids that exist."""
     if not ids:
         return []
-    return await _letters(connection, _LETTER.where(connection.dialect.among(dead_letters.c.id, sorted(set(ids)))))
+    return await _dead_letters(connection, _LETTER.where(connection.dialect.among(dead_letters.c.id, sorted(set(ids)))))
 
 
 async def lock(tx: Transaction, ids: Sequence[str]) -> list[DeadLetter]:
@@ -158,7 +158,7 @@ async def lock(tx: Transaction, ids: Sequence[str]) -> list[DeadLetter]:
     if not ids:
         return []
     query = _LETTER.where(tx.dialect.among(dead_letters.c.id, sorted(set(ids))))
-    return await _letters(tx, query.order_by(dead_letters.c.id).with_for_update())
+    return await _dead_letters(tx, query.order_by(dead_letters.c.id).with_for_update())
 
 
 async def lock_one(tx: Transaction, id: str) -> DeadLetter | None:
@@ -167,15 +167,16 @@ async def lock_one(tx: Transaction, id: str) -> DeadLetter | None:
     return found[0] if found else None
 
 
-async def edit(tx: Transaction, letter: DeadLetter) -> None:
-    """Puts the body of `letter`, and the saga and instance that it names, in the place of what is stored under its id.
+async def edit(tx: Transaction, dead_letter: DeadLetter) -> None:
+    """Puts the body of `dead_letter`, and the saga and instance that it names, in the place of what is stored under
+    its id.
 
     Raises `Invalid` for a body over 64 KiB.
     """
-    if letter.body_size > KEPT_BODY_BYTES:
-        raise Invalid(f"the body has {letter.body_size} bytes; at most {KEPT_BODY_BYTES} are stored")
-    stored = dict(zip(_FIELDS, _stored(letter), strict=True))
-    await _set(tx, [letter.id], **{name: stored[name] for name in _EDITED})
+    if dead_letter.body_size > KEPT_BODY_BYTES:
+        raise Invalid(f"the body has {dead_letter.body_size} bytes; at most {KEPT_BODY_BYTES} are stored")
+    stored = dict(zip(_FIELDS, _stored(dead_letter), strict=True))
+    await _set(tx, [dead_letter.id], **{name: stored[name] for name in _EDITED})
 
 
 async def redriven(tx: Transaction, ids: Sequence[str], now: datetime) -> None:
@@ -213,36 +214,36 @@ def _died_again(before: DeadLetter, now: DeadLetter) -> bool:
     return now.died_at != before.died_at or before.redriven_at - before.recorded_at < _COARSE
 
 
-async def _reopen(tx: Transaction, letters: Sequence[DeadLetter]) -> None:
-    if not letters:
+async def _reopen(tx: Transaction, to_reopen: Sequence[DeadLetter]) -> None:
+    if not to_reopen:
         return
     change = update(dead_letters).where(dead_letters.c.id == bindparam("which"))
     change = change.values({name: bindparam(f"new_{name}") for name in _DEATH})
-    stored = [dict(zip(_FIELDS, _stored(letter), strict=True)) for letter in letters]
+    stored = [dict(zip(_FIELDS, _stored(dead_letter), strict=True)) for dead_letter in to_reopen]
     rows = [{"which": row["id"], **{f"new_{name}": row[name] for name in _DEATH}} for row in stored]
     await tx.execute(change, rows)
 
 
-def _stored(letter: DeadLetter) -> Row:
+def _stored(dead_letter: DeadLetter) -> Row:
     """Text from outside is cut to what every database takes."""
-    fields = dict(zip(_FIELDS, _values(letter), strict=True))
+    fields = dict(zip(_FIELDS, _values(dead_letter), strict=True))
     texts = {name: cleaned(fields[name], limit) for name, limit in _LENGTHS.items() if fields[name] is not None}
-    body = letter.body if letter.body is not None and len(letter.body) <= KEPT_BODY_BYTES else None
-    return tuple((fields | texts | {"body": body, "headers": storable_json(letter.headers)}).values())
+    body = dead_letter.body if dead_letter.body is not None and len(dead_letter.body) <= KEPT_BODY_BYTES else None
+    return tuple((fields | texts | {"body": body, "headers": storable_json(dead_letter.headers)}).values())
 
 
-def _conditions(connection: Connection, wanted: DeadLetterFilter) -> list[ColumnElement[bool]]:
+def _conditions(connection: Connection, filters: DeadLetterFilter) -> list[ColumnElement[bool]]:
     table = dead_letters.c
-    same = {table.queue: wanted.queue, table.saga: wanted.saga, table.instance_id: wanted.instance_id}
+    same = {table.queue: filters.queue, table.saga: filters.saga, table.instance_id: filters.instance_id}
     found: list[ColumnElement[bool]] = [column == value for column, value in same.items() if value is not None]
-    if wanted.open_only:
+    if filters.open_only:
         found.append(table.redriven_at.is_(None))
-    if wanted.reason:
-        found.append(and_(*begins(connection, table.reason, wanted.reason)))
+    if filters.reason:
+        found.append(and_(*begins(connection, table.reason, filters.reason)))
     return found
 
 
-async def _letters(connection: Connection, query: Select[Any]) -> list[DeadLetter]:
+async def _dead_letters(connection: Connection, query: Select[Any]) -> list[DeadLetter]:
     return [DeadLetter(**row._mapping) for row in await connection.execute(query)]
 
 

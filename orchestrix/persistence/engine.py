@@ -158,7 +158,7 @@ class Database:
         self.written_at: float | None = None
         """When this process last changed something, on the monotonic clock."""
         self._writers: AbstractAsyncContextManager[Any] = (
-            asyncio.Semaphore(1) if self.dialect.one_writer else nullcontext()
+            asyncio.Semaphore(1) if self.dialect.single_writer else nullcontext()
         )
 
     @asynccontextmanager
@@ -183,12 +183,12 @@ class Database:
         """What `work` returns in a write transaction of its own; on `Contention` tried again in a new one."""
         for attempt in range(1, attempts):
             try:
-                return await self._once(work)
+                return await self._run_once(work)
             except Contention:
                 await asyncio.sleep(clock.uniform(0, _BACKOFF * 2**attempt))
-        return await self._once(work)
+        return await self._run_once(work)
 
-    async def _once(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def _run_once(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         async with self.begin() as tx:
             return await work(tx)
 
@@ -275,15 +275,15 @@ class Database:
                     await connection.begin()
         except Exception as error:
             raise translated(error, self.dialect) from error
-        if self._offset is None and not self.dialect.one_writer:
+        if self._offset is None and not self.dialect.single_writer:
             await self._set_clock(connection)
 
     async def _set_clock(self, connection: AsyncConnection) -> None:
         """Sets the offset of the database's clock. Against a monotonic clock: the local one can be put forward."""
         asked = clock.monotonic()
-        question = text("SELECT count(*) FROM sqlite_master") if self.dialect.one_writer else self._clock_question()
+        question = text("SELECT count(*) FROM sqlite_master") if self.dialect.single_writer else self._clock_question()
         then = (await Connection(self, connection).execute(question)).scalar_one()
-        if not self.dialect.one_writer:
+        if not self.dialect.single_writer:
             self._offset = then, (asked + clock.monotonic()) / 2
 
     def _clock_question(self) -> Executable:
@@ -342,7 +342,7 @@ class _Renewal:
 
     def __call__(self, context: ExceptionContext) -> None:
         error = context.sqlalchemy_exception
-        if not isinstance(error, DBAPIError) or not self._dialect.is_hopeless(error):
+        if not isinstance(error, DBAPIError) or not self._dialect.needs_new_session(error):
             return
         context.is_disconnect = True
         # Not for each of many errors at once, or nobody would keep a connection for a whole request.

@@ -53,15 +53,15 @@ def _found(error: Exception, dialect: Dialect) -> OrchestrixError | None:
 
 
 def _driver(error: DBAPIError, dialect: Dialect) -> OrchestrixError:
-    said = _line(error.orig or error)
+    text = _line(error.orig or error)
     meaning = Unavailable if error.connection_invalidated else dialect.meaning(error) or Unavailable
     if meaning is SchemaMismatch:
-        return SchemaMismatch(f"{_UPGRADE} ({said})")
+        return SchemaMismatch(f"{_UPGRADE} ({text})")
     if meaning is Unavailable:
-        return Unavailable(f"the database is unavailable: {said}")
+        return Unavailable(f"the database is unavailable: {text}")
     if meaning is ConflictError:
-        return ConflictError(f"concurrent update: {said}")
-    return meaning(f"the database rejected it: {said}") if meaning in (PermanentError, Invalid) else meaning(said)
+        return ConflictError(f"concurrent update: {text}")
+    return meaning(f"the database rejected it: {text}") if meaning in (PermanentError, Invalid) else meaning(text)
 
 
 def _line(error: BaseException) -> str:

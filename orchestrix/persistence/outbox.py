@@ -145,7 +145,7 @@ async def of_instance(connection: Connection, saga: str, id: int) -> list[Outbox
     return [_row(found) for found in await connection.execute(query)]
 
 
-async def present(connection: Connection, ids: Sequence[str]) -> set[str]:
+async def still_stored(connection: Connection, ids: Sequence[str]) -> set[str]:
     """Which of the ids are still in the outbox."""
     if not ids:
         return set()

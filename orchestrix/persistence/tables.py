@@ -21,7 +21,7 @@ from orchestrix.persistence.schema.column_types import CHARSET, COLLATION, BigId
 from orchestrix.persistence.schema.definition_columns import held_events_columns, saga_definitions_columns
 from orchestrix.persistence.schema.saga_columns import (
     NEVER_STUCK,
-    hindered,
+    blockers,
     history_columns,
     instance_columns,
     stuck,
@@ -58,7 +58,7 @@ apps = _table(
     Index(None, "created_by", "state", "created_at", "id"),
     Index(None, "wake_at"),
     stuck("apps", "created_at", "id"),
-    hindered("apps"),
+    blockers("apps"),
 )
 
 app_state_history = _table("app_state_history", *history_columns("app_id", "apps"))
@@ -77,7 +77,7 @@ saga_instances = _table(
     Index(None, "saga", "created_by", "state", "created_at", "id"),
     Index(None, "wake_at"),
     stuck("saga_instances", "saga", "created_at", "id"),
-    hindered("saga_instances"),
+    blockers("saga_instances"),
 )
 
 saga_history = _table("saga_history", *history_columns("instance_id", "saga_instances"))

@@ -23,18 +23,18 @@ class _Bucket(NamedTuple):
     now: datetime
 
 
-async def take(tx: Transaction, name: str, wanted: int, per_second: float) -> int:
-    """How many of `wanted` may be done now: `per_second` on the average, at most one second's worth at once.
+async def take(tx: Transaction, name: str, count: int, per_second: float) -> int:
+    """How many of `count` may be done now: `per_second` on the average, at most one second's worth at once.
 
     By the database's clock. Others who ask for the same name wait for the end of this transaction, so it should be
     short; what it took is given back if it does not commit. Raises `Contention`.
     """
-    if wanted <= 0 or per_second <= 0:
+    if count <= 0 or per_second <= 0:
         return 0
     full = int(max(per_second, 1.0) * _MICRO)
     bucket = await _locked(tx, name) or await _made(tx, name, full)
     tokens, at = _filled(bucket, per_second, full)
-    granted = min(wanted, tokens // _MICRO)
+    granted = min(count, tokens // _MICRO)
     values = {"tokens_micro": tokens - granted * _MICRO, "at": at}
     await tx.execute(update(throttles).where(throttles.c.name == name).values(values))
     return granted

@@ -17,50 +17,50 @@ from orchestrix.saga.definition import (
 from orchestrix.saga.messages import Event, StepError
 from orchestrix.saga.retry import Failure, fail, held_by_pause, hold
 from orchestrix.saga.state import CLONED, HELD, Instance
-from orchestrix.saga.transition import IgnoredEvent, consumed, succeed, unrelated, untimely
+from orchestrix.saga.transition import IgnoredEvent, consumed, out_of_turn, succeed, unrelated
 
 UNDOING = frozenset({COMPENSATING, COMPENSATION_FAILED})
 
 
-def advance(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
+def advance(saga: Saga, instance: Instance, event: Event, inputs: TransitionInputs) -> SagaTransition | IgnoredEvent:
     """What `event` does to `instance`; changes nothing by itself."""
-    verdict = _judged(saga, instance, event, tick)
+    verdict = _judged(saga, instance, event, inputs)
     return consumed(instance, verdict, event) if isinstance(verdict, SagaTransition) else verdict
 
 
-def _judged(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
+def _judged(saga: Saga, instance: Instance, event: Event, inputs: TransitionInputs) -> SagaTransition | IgnoredEvent:
     if event.correlation_id != instance.correlation_id:
         return IgnoredEvent("wrong-correlation")
     if instance.blocker == CLONED:  # the event answers the installation that this one is a copy of
         return IgnoredEvent("cloned")
     if event.error is not None:
-        return _failed(saga, instance, event, tick)
+        return _failed(saga, instance, event, inputs)
     for step in saga.steps:
         if step.event == event.type:
-            return _done(saga, instance, step, event, tick)
+            return _done(saga, instance, step, event, inputs)
         if isinstance(step.undo, Compensation) and step.undo.event == event.type:
-            return _undone(saga, instance, step, event, tick)
+            return _undone(saga, instance, step, event, inputs)
     return IgnoredEvent("unknown-event", dead_letter=True)
 
 
 def _done(
-    saga: Saga, instance: Instance, step: Step, event: Event, tick: TransitionInputs
+    saga: Saga, instance: Instance, step: Step, event: Event, inputs: TransitionInputs
 ) -> SagaTransition | IgnoredEvent:
     if instance.state in UNDOING and instance.progress.awaited == step.name:
         refused = unrelated(instance, event)
-        return refused or answered(saga, instance, _success(step, event), tick, current=True)
+        return refused or answered(saga, instance, _success(step, event), inputs, current=True)
     gone = {*instance.progress.undone, *instance.progress.refused}
     if instance.state in UNDOING or (instance.state == FAILED and step.name in gone):
-        return again(saga, instance, step, _success(step, event), tick)
-    refused = untimely(saga, instance, step, event)
+        return again(saga, instance, step, _success(step, event), inputs)
+    refused = out_of_turn(saga, instance, step, event)
     if refused is not None:
         return refused
     try:
-        return succeed(saga, instance, step, event.data, tick, _success(step, event))
+        return succeed(saga, instance, step, event.data, inputs, _success(step, event))
     except (InvalidDataError, ValueError) as bad:
         if step.job is not None:  # it would not be repeated, and no deadline ends it
             error = StepError("BadOutput", f"the job's result does not fit: {bad}", retryable=False)
-            return _fail(saga, instance, Failure.reported(error, event.id), tick)
+            return _fail(saga, instance, Failure.reported(error, event.id), inputs)
         return IgnoredEvent(f"bad-output: {bad}"[:MAX_REASON], dead_letter=True)
 
 
@@ -69,17 +69,17 @@ def _success(step: Step, event: Event) -> ChangeCause:
 
 
 def _undone(
-    saga: Saga, instance: Instance, step: Step, event: Event, tick: TransitionInputs
+    saga: Saga, instance: Instance, step: Step, event: Event, inputs: TransitionInputs
 ) -> SagaTransition | IgnoredEvent:
     if instance.state not in (*UNDOING, FAILED):
         return IgnoredEvent("repeated" if not instance.live else "not-undoing")
     here = out(saga, instance)
     if here is None or here.step is not step:
         return IgnoredEvent("future" if step.name in instance.progress.todo else "repeated")
-    return unrelated(instance, event) or undone(saga, instance, tick, caused_by=event.id)
+    return unrelated(instance, event) or undone(saga, instance, inputs, caused_by=event.id)
 
 
-def _failed(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
+def _failed(saga: Saga, instance: Instance, event: Event, inputs: TransitionInputs) -> SagaTransition | IgnoredEvent:
     assert event.error is not None
     if event.causation_id is None:
         return IgnoredEvent("ended" if not instance.live else "failure-without-causation")
@@ -90,10 +90,10 @@ def _failed(saga: Saga, instance: Instance, event: Event, tick: TransitionInputs
         return IgnoredEvent("failure-of-another-attempt")
     if instance.blocker == HELD:
         return IgnoredEvent("repeated")
-    return _fail(saga, instance, Failure.reported(event.error, event.id), tick)
+    return _fail(saga, instance, Failure.reported(event.error, event.id), inputs)
 
 
-def _fail(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition | IgnoredEvent:
+def _fail(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs) -> SagaTransition | IgnoredEvent:
     if not held_by_pause(instance):
-        return fail(saga, instance, failure, tick)
-    return IgnoredEvent("repeated") if instance.progress.held else hold(saga, instance, failure, tick)
+        return fail(saga, instance, failure, inputs)
+    return IgnoredEvent("repeated") if instance.progress.held else hold(saga, instance, failure, inputs)

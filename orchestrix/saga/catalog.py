@@ -25,7 +25,7 @@ class MessageOwner(NamedTuple):
 
 
 class Catalog:
-    """The sagas of this process's code, and the versions that it has read from the database (see `learn`).
+    """The sagas of this process's code, and the versions that it has read from the database (see `add_stored`).
 
     Raises `DefinitionError` if two sagas claim the same message, or the same name and version.
     """
@@ -41,7 +41,7 @@ class Catalog:
         for saga in sagas:
             self._add(saga)
 
-    def learn(self, saga: Saga) -> bool:
+    def add_stored(self, saga: Saga) -> bool:
         """Adds or replaces a stored version; False for a version of the code, which stays.
 
         Raises `DefinitionError` if a message of it belongs to another saga.
@@ -53,14 +53,14 @@ class Catalog:
         known = self._versions.pop(key, None)
         self._index(saga)
         if known is not None:
-            self._disown(known, but=saga)
+            self._remove_owner(known, replacement=saga)
         return True
 
     def forget(self, name: str) -> None:
         """Removes a saga that this process has no code of, with its messages."""
         assert name not in self._code, "what has code stays"
         for key in [key for key in self._versions if key[0] == name]:
-            self._disown(self._versions.pop(key))
+            self._remove_owner(self._versions.pop(key))
         self._newest.pop(name, None)
 
     def replaced(self, saga: Saga) -> None:
@@ -69,7 +69,7 @@ class Catalog:
         self._code_versions.discard((saga.name, saga.version))
         if self._code.get(saga.name) == self._versions.get((saga.name, saga.version)):
             del self._code[saga.name]
-        self.learn(saga)
+        self.add_stored(saga)
 
     def owner(self, message: str) -> str | None:
         """The saga that a command or an event belongs to."""
@@ -100,12 +100,12 @@ class Catalog:
             if owner.order.job is None:
                 self._commands.setdefault(owner.order.command, {})[saga.version] = owner
 
-    def _disown(self, saga: Saga, but: Saga | None = None) -> None:
-        """Removes the owner of its messages, unless another version has them; `but` is its replacement."""
+    def _remove_owner(self, saga: Saga, replacement: Saga | None = None) -> None:
+        """Removes the owner of its messages, unless another version has them; `replacement` is its replacement."""
         kept = {m for one in self._versions.values() if one.name == saga.name for m in _all_messages(one)}
         for message in set(_all_messages(saga)) - kept:
             self._owners.pop(message, None)
-        mine = set(_all_messages(but)) if but is not None else set()
+        mine = set(_all_messages(replacement)) if replacement is not None else set()
         for message in set(_all_messages(saga)) - mine:
             self._events.get(message, {}).pop(saga.version, None)
             self._commands.get(message, {}).pop(saga.version, None)

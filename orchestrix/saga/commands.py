@@ -27,7 +27,7 @@ class TransitionInputs:
 
     now: datetime
     command_id: str
-    chance: float = 0.5
+    jitter: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def job_at_work(saga: Saga, instance: Instance) -> str | None:
     return instance.command_id if job is not None else None
 
 
-def job_let_go(saga: Saga, before: Instance, after: Instance) -> str | None:
+def job_cancel_cause(saga: Saga, before: Instance, after: Instance) -> str | None:
     """The id of the job that `before` waited for and `after` does not, whether it has ended or not."""
     here, job = out(saga, after), job_at_work(saga, before)
     wanted = after.command_id if here is not None and here.job is not None else None
@@ -166,8 +166,8 @@ def sent_exactly(saga: Saga, instance: Instance) -> tuple[str, datetime] | None:
     It is not certain for a command that may have several copies, nor where a person has changed its time.
     """
     here = out(saga, instance)
-    doubtful = instance.begun or instance.progress.unanswered or instance.wake_at == NEVER
-    if here is None or here.job is not None or doubtful:
+    unsure = instance.begun or instance.progress.unanswered or instance.wake_at == NEVER
+    if here is None or here.job is not None or unsure:
         return None
     exact = instance.wait_ms == here.order.timeout_ms
     if instance.wake_reason == BACKLOG or (instance.wake_reason == DEADLINE and exact):
@@ -183,21 +183,21 @@ def unfrozen(instance: Instance, now: datetime) -> Instance:
     return replace(progressed(instance, run_ms=None), deadline_at=now + timedelta(milliseconds=run_ms))
 
 
-def issued(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
+def issued(saga: Saga, instance: Instance, inputs: TransitionInputs) -> Instance:
     """`instance` with a first try of the step or compensation of its state and progress, if there is one."""
     progress = replace(instance.progress, sent=(), unanswered=False, held=None, until=None)
-    if progress.migration is not None and migrates_until(instance, tick.now) is None:
+    if progress.migration is not None and migrates_until(instance, inputs.now) is None:
         progress = replace(progress, migration=None)
     instance = replace(instance, progress=progress, tries=1)
     here = out(saga, instance)
     if here is None:
-        return rested(instance)
-    instance = replace(instance, command_id=tick.command_id, attempt=progress.attempts.get(here.key, 0) + 1)
+        return without_timer(instance)
+    instance = replace(instance, command_id=inputs.command_id, attempt=progress.attempts.get(here.key, 0) + 1)
     if instance.blocker == PAUSED:
-        return armed(instance, UNSENT, here.wait, tick.now)
+        return armed(instance, UNSENT, here.wait, inputs.now)
     if progress.migration is not None:
-        return retrying(instance, timedelta(0), tick.now)
-    return armed(instance, here.reason, here.wait, tick.now)
+        return retrying(instance, timedelta(0), inputs.now)
+    return armed(instance, here.reason, here.wait, inputs.now)
 
 
 def retrying(instance: Instance, wait: timedelta, now: datetime) -> Instance:
@@ -224,7 +224,7 @@ def migration_due(instance: Instance, now: datetime) -> datetime | None:
     return datetime.fromisoformat(marked["due"])
 
 
-def rested(instance: Instance) -> Instance:
+def without_timer(instance: Instance) -> Instance:
     """`instance` waiting for nothing."""
     return replace(instance, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None, hindered_by=None)
 
@@ -248,10 +248,10 @@ def blocked(instance: Instance, blocker: str) -> Instance:
 
 def given(instance: Instance, at: datetime | None, now: datetime) -> Instance:
     """`instance`, whose job has time until then, as a person decided; None means as long as it takes."""
-    return looking(progressed(instance, until=None if at is None else at.isoformat()), now)
+    return polling(progressed(instance, until=None if at is None else at.isoformat()), now)
 
 
-def looking(instance: Instance, now: datetime) -> Instance:
+def polling(instance: Instance, now: datetime) -> Instance:
     """`instance` to be woken for the next poll of its job, or at the end of the time that it has."""
     if instance.limit is None:
         return armed(instance, JOB, JOB_POLL_INTERVAL, now)

@@ -7,9 +7,17 @@ from dataclasses import replace
 from datetime import timedelta
 
 from orchestrix.saga.changes import COMPENSATED, STEP_UNDONE, ChangeCause
-from orchestrix.saga.commands import PendingCommand, SagaTransition, TransitionInputs, issued, out, progressed, rested
+from orchestrix.saga.commands import (
+    PendingCommand,
+    SagaTransition,
+    TransitionInputs,
+    issued,
+    out,
+    progressed,
+    without_timer,
+)
 from orchestrix.saga.definition import COMPENSATING, FAILED, Compensation, Saga, Step
-from orchestrix.saga.effect_keys import all_runs, owed_runs, without
+from orchestrix.saga.effect_keys import all_runs, runs_to_undo, without
 from orchestrix.saga.state import (
     CLONED,
     HELD,
@@ -73,8 +81,8 @@ def all_attempts(saga: Saga, instance: Instance) -> Mapping[str, int]:
 def begin(
     saga: Saga,
     instance: Instance,
-    why: ChangeCause,
-    tick: TransitionInputs,
+    reason: ChangeCause,
+    inputs: TransitionInputs,
     *,
     current: bool,
     awaited: bool = False,
@@ -88,28 +96,28 @@ def begin(
         instance = _refused(instance, here)
     todo = tuple(step.name for step in possible_effects(saga, instance, current=current))
     if not todo and not (awaited and here is not None and isinstance(here.undo, Compensation)):
-        return end(saga, instance, why, tick)
-    row = change(instance, COMPENSATING, why, tick.now)
+        return end(saga, instance, reason, inputs)
+    row = change(instance, COMPENSATING, reason, inputs.now)
     progress = InstanceProgress(
         attempts=all_attempts(saga, instance),
         todo=todo,
         undone=tuple(name for name in instance.progress.undone if name not in todo),
         refused=tuple(name for name in instance.progress.refused if name not in todo),
-        error=why.reason,
-        cause=why.reason,
+        error=reason.reason,
+        cause=reason.reason,
         unanswered=instance.progress.unanswered,
         sent=instance.progress.sent,
         awaited=here.name if awaited and here is not None else None,
         run=instance.progress.run,
-        runs=owed_runs(instance, (*todo, here.name if here else ""), _done_now(saga, instance, current)),
+        runs=runs_to_undo(instance, (*todo, here.name if here else ""), _done_now(saga, instance, current)),
         named=instance.progress.named,
         passed_over=instance.progress.passed_over,
         migration=instance.progress.migration,
     )
     moved = replace(move(saga, instance, COMPENSATING, row), progress=progress, deadline_at=None)
     if progress.awaited is None:
-        return sending(saga, issued(saga, replace(moved, blocker=None), tick), [row])
-    return SagaTransition(_waiting(saga, moved, tick), (row,), None)
+        return sending(saga, issued(saga, replace(moved, blocker=None), inputs), [row])
+    return SagaTransition(_waiting(saga, moved, inputs), (row,), None)
 
 
 def _refused(instance: Instance, step: Step) -> Instance:
@@ -120,15 +128,15 @@ def _refused(instance: Instance, step: Step) -> Instance:
     return progressed(instance, refused=(*others, step.name))
 
 
-def _waiting(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
+def _waiting(saga: Saga, instance: Instance, inputs: TransitionInputs) -> Instance:
     """`instance`, paused or not, with the rest of its step's time to wait, whatever deadline a person had set."""
     step = saga.step(instance.progress.awaited or "")
     assert step is not None, "it waits for a step of its own"
-    rest = timedelta(milliseconds=instance.wait_ms) if instance.wake_at is None else instance.wake_at - tick.now
+    rest = timedelta(milliseconds=instance.wait_ms) if instance.wake_at is None else instance.wake_at - inputs.now
     here = PendingCommand(step, False)
     wait = min(max(rest, timedelta(0)), here.wait)
     wait_ms = wait // timedelta(milliseconds=1)
-    return replace(instance, blocker=None, wake_at=tick.now + wait, wake_reason=here.reason, wait_ms=wait_ms)
+    return replace(instance, blocker=None, wake_at=inputs.now + wait, wake_reason=here.reason, wait_ms=wait_ms)
 
 
 def in_flight(instance: Instance) -> bool:
@@ -149,8 +157,8 @@ def in_doubt(instance: Instance) -> bool:
 def end(
     saga: Saga,
     instance: Instance,
-    why: ChangeCause,
-    tick: TransitionInputs,
+    reason: ChangeCause,
+    inputs: TransitionInputs,
     *,
     left_behind: tuple[str, ...] = (),
     forced: bool = False,
@@ -159,10 +167,10 @@ def end(
 
     `forced`: also without a transition of its saga.
     """
-    row = change(instance, FAILED, why, tick.now)
+    row = change(instance, FAILED, reason, inputs.now)
     progress = InstanceProgress(
         attempts=all_attempts(saga, instance),
-        error=instance.progress.cause or instance.progress.error or why.reason,
+        error=instance.progress.cause or instance.progress.error or reason.reason,
         undone=tuple(name for name in instance.progress.undone if name not in left_behind),
         refused=tuple(name for name in instance.progress.refused if name not in left_behind),
         left=left_behind,
@@ -171,18 +179,18 @@ def end(
         named=instance.progress.named,
     )
     ended = move(saga, instance, FAILED, row, forced=forced)
-    failed = rested(replace(ended, progress=progress, deadline_at=None))
+    failed = without_timer(replace(ended, progress=progress, deadline_at=None))
     return SagaTransition(failed, (row,), None)
 
 
 def _runs_left(saga: Saga, instance: Instance, names: tuple[str, ...]) -> Mapping[str, tuple[int, ...]]:
     if instance.state not in saga.path:
-        return owed_runs(instance, names, {instance.progress.awaited or ""})
-    return owed_runs(instance, names, _done_now(saga, instance, current=True))
+        return runs_to_undo(instance, names, {instance.progress.awaited or ""})
+    return runs_to_undo(instance, names, _done_now(saga, instance, current=True))
 
 
 def answered(
-    saga: Saga, instance: Instance, why: ChangeCause, tick: TransitionInputs, *, current: bool
+    saga: Saga, instance: Instance, reason: ChangeCause, inputs: TransitionInputs, *, current: bool
 ) -> SagaTransition:
     """The step that a cancelled saga waited for has ended: `current` says whether it may have had effects."""
     progress = instance.progress
@@ -191,18 +199,18 @@ def answered(
     attempts = {**progress.attempts, step.name: instance.attempt}
     todo = with_undo(saga, [*progress.todo, *([step.name] if current else [])])
     if current:
-        instance = progressed(instance, runs={**progress.runs, **owed_runs(instance, [step.name], {step.name})})
+        instance = progressed(instance, runs={**progress.runs, **runs_to_undo(instance, [step.name], {step.name})})
     instance = progressed(instance, awaited=None, todo=todo, attempts=attempts)
     instance = instance if current else _refused(instance, step)
     if not todo:
-        return end(saga, instance, why, tick)
-    return _on(saga, instance, why, tick)
+        return end(saga, instance, reason, inputs)
+    return _on(saga, instance, reason, inputs)
 
 
 def undone(
     saga: Saga,
     instance: Instance,
-    tick: TransitionInputs,
+    inputs: TransitionInputs,
     *,
     caused_by: str | None = None,
     skipped: ChangeCause | None = None,
@@ -222,42 +230,42 @@ def undone(
     gone = others if skipped or done in runs else (*others, done)
     after = progressed(instance, todo=tuple(rest), undone=gone, attempts=all_attempts(saga, instance), runs=runs)
     if instance.state == FAILED:
-        row = change(instance, FAILED, why, tick.now)
-        return sending(saga, _unwatched(issued(saga, move(saga, after, FAILED, row), tick)), [row])
+        row = change(instance, FAILED, why, inputs.now)
+        return sending(saga, _without_timer(issued(saga, move(saga, after, FAILED, row), inputs)), [row])
     if rest:
-        return _on(saga, after, why, tick)
+        return _on(saga, after, why, inputs)
     if skipped:
-        return end(saga, after, why, tick)
-    row = change(instance, COMPENSATING, why, tick.now)
+        return end(saga, after, why, inputs)
+    row = change(instance, COMPENSATING, why, inputs.now)
     all_done = ChangeCause(COMPENSATED, f"undone: {progress.cause or progress.error}", caused_by=caused_by)
-    ended = end(saga, move(saga, after, COMPENSATING, row), all_done, tick)
+    ended = end(saga, move(saga, after, COMPENSATING, row), all_done, inputs)
     return SagaTransition(ended.instance, (row, *ended.history), None)
 
 
 def again(
-    saga: Saga, instance: Instance, step: Step, why: ChangeCause, tick: TransitionInputs
+    saga: Saga, instance: Instance, step: Step, reason: ChangeCause, inputs: TransitionInputs
 ) -> SagaTransition | IgnoredEvent:
     """A step succeeded during, or after, the compensation of its saga: it is undone, perhaps once more.
 
     Whatever its worker reported before, the effect exists now. A step that a person has skipped is not among these.
     """
     if instance.state == FAILED:
-        return _again_after_the_end(saga, instance, step, why, tick)
+        return _resume_ended(saga, instance, step, reason, inputs)
     progress = instance.progress
     sent = 0 if _undo_is_to_be_sent(instance) else 1
     if step.name in progress.todo[sent:]:
         return IgnoredEvent("will-be-undone")
     if not isinstance(step.undo, Compensation) or step.name not in progress.attempts:
         return IgnoredEvent("nothing-to-undo")
-    row = change(instance, instance.state, why, tick.now)
+    row = change(instance, instance.state, reason, inputs.now)
     out_now = 0 if progress.awaited is not None else 1
     todo = (*progress.todo[:out_now], *with_undo(saga, [step.name, *progress.todo[out_now:]]))
     late = progressed(instance, todo=todo, runs=all_runs(instance, step.name))
     return SagaTransition(move(saga, late, instance.state, row), (row,), None)
 
 
-def _again_after_the_end(
-    saga: Saga, instance: Instance, step: Step, why: ChangeCause, tick: TransitionInputs
+def _resume_ended(
+    saga: Saga, instance: Instance, step: Step, reason: ChangeCause, inputs: TransitionInputs
 ) -> SagaTransition | IgnoredEvent:
     """The pending compensation, if any, is of another step, or was sent too early: only one is pending at a time."""
     if not isinstance(step.undo, Compensation):
@@ -265,14 +273,14 @@ def _again_after_the_end(
     todo = instance.progress.todo
     if step.name in todo[1:]:
         return IgnoredEvent("will-be-undone")
-    row = change(instance, FAILED, why, tick.now)
+    row = change(instance, FAILED, reason, inputs.now)
     runs = all_runs(instance, step.name)
     if todo and todo[0] != step.name:
         behind = progressed(instance, todo=(*todo, step.name), runs=runs)
         return SagaTransition(move(saga, behind, FAILED, row), (row,), None)
     attempts = all_attempts(saga, instance)
     late = progressed(instance, todo=(step.name, *todo[1:]), attempts=attempts, runs=runs)
-    return sending(saga, _unwatched(issued(saga, move(saga, late, FAILED, row), tick)), [row])
+    return sending(saga, _without_timer(issued(saga, move(saga, late, FAILED, row), inputs)), [row])
 
 
 def _undo_is_to_be_sent(instance: Instance) -> bool:
@@ -283,14 +291,14 @@ def _undo_is_to_be_sent(instance: Instance) -> bool:
     return progress.awaited is not None or instance.blocker == UNDO_FAILED or waits
 
 
-def _unwatched(instance: Instance) -> Instance:
+def _without_timer(instance: Instance) -> Instance:
     """An ended instance has no wake-up: the broker alone redelivers its last command."""
     return replace(instance, wake_at=None, wake_reason=None, wait_ms=0, hindered_by=None)
 
 
-def _on(saga: Saga, instance: Instance, why: ChangeCause, tick: TransitionInputs) -> SagaTransition:
+def _on(saga: Saga, instance: Instance, reason: ChangeCause, inputs: TransitionInputs) -> SagaTransition:
     """`instance` with the compensation of the first step to undo sent."""
-    row: StateChange = change(instance, COMPENSATING, why, tick.now)
+    row: StateChange = change(instance, COMPENSATING, reason, inputs.now)
     moved = move(saga, instance, COMPENSATING, row)
     held = moved.blocker if moved.blocker == PAUSED else None
-    return sending(saga, issued(saga, replace(moved, blocker=held), tick), [row])
+    return sending(saga, issued(saga, replace(moved, blocker=held), inputs), [row])

@@ -26,7 +26,7 @@ from orchestrix.saga.validation.arguments import (
     perhaps,
 )
 from orchestrix.saga.validation.model_errors import MAX_ERRORS, errors_of
-from orchestrix.saga.validation.round_trip import unkept
+from orchestrix.saga.validation.round_trip import unsupported_default
 from orchestrix.saga.validation.signatures import made_as
 
 from .errors import OrchestrixError
@@ -107,8 +107,8 @@ class InvalidDataError(OrchestrixError):
     """The saga's model rejects the data. `errors` lists what is wrong and where, as pydantic reports it."""
 
     def __init__(self, errors: list[dict[str, Any]]) -> None:
-        told = [f"{'.'.join(map(str, e['loc']))[:200] or 'data'}: {e['msg'][:500]}" for e in errors[:MAX_ERRORS]]
-        super().__init__("; ".join(told))
+        texts = [f"{'.'.join(map(str, e['loc']))[:200] or 'data'}: {e['msg'][:500]}" for e in errors[:MAX_ERRORS]]
+        super().__init__("; ".join(texts))
         self.errors = errors
 
 
@@ -250,8 +250,8 @@ class Saga:
         except KeyboardInterrupt:
             raise
         except BaseException as broken:
-            said = f"the model {self.data.__name__} cannot check it: its own code failed with {type(broken).__name__}"
-            raise InvalidDataError([{"loc": (), "msg": f"{said}: {broken}", "type": "broken_model"}]) from broken
+            text = f"the model {self.data.__name__} cannot check it: its own code failed with {type(broken).__name__}"
+            raise InvalidDataError([{"loc": (), "msg": f"{text}: {broken}", "type": "broken_model"}]) from broken
 
     def _takes(self, data: Mapping[str, Any]) -> bool:
         try:
@@ -278,7 +278,7 @@ def _check(saga: Saga) -> None:
     time = saga.timeout
     require(time is None or MIN_TIMEOUT <= time <= MAX_TIMEOUT, f"{where}: the timeout must be from 1 ms to ten years")
     require(1 <= saga.version < _MAX_VERSION, f"{where}: the version must be from 1 to {_MAX_VERSION - 1}")
-    require((lost := unkept(saga.data)) is None, f"{where}: {lost}")
+    require((lost := unsupported_default(saga.data)) is None, f"{where}: {lost}")
     for step in saga.steps:
         require(isinstance(step, Step), f"{where}: {brief(step)} is not a step: write Step(…)")
         check_step(where, step)
@@ -291,8 +291,8 @@ def _check(saga: Saga) -> None:
     for source, target in saga.immediate.items():
         check_state(where, source)
         check_state(where, target, end=True)
-    astray = ({step.state for step in saga.steps} | set(saga.immediate)) - set(_walk(saga))
-    require(not astray, f"{where}: no transition leads to {', '.join(sorted(astray))}")
+    unreachable = ({step.state for step in saga.steps} | set(saga.immediate)) - set(_walk(saga))
+    require(not unreachable, f"{where}: no transition leads to {', '.join(sorted(unreachable))}")
 
 
 def _walk(saga: Saga) -> tuple[str, ...]:

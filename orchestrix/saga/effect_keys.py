@@ -64,7 +64,7 @@ def next_run(instance: Instance, unfinished: Iterable[str]) -> tuple[int, Mappin
     return progress.run + 1, {name: progress.runs.get(name, (progress.run,)) for name in unfinished}
 
 
-def owed_runs(instance: Instance, names: Iterable[str], present: Collection[str]) -> Mapping[str, tuple[int, ...]]:
+def runs_to_undo(instance: Instance, names: Iterable[str], present: Collection[str]) -> Mapping[str, tuple[int, ...]]:
     """The runs of which these steps must be undone, where that is not the present one alone.
 
     `present` are those that the present run may have done. Without an entry a step is undone as that of this run.

@@ -25,21 +25,21 @@ def begun(saga: Saga, data: Mapping[str, Any]) -> dict[str, Any]:
     """
     model, given = saga.read(data), dict(data)
     full = _filled(model, given)
-    if full == given or _comes_back(saga, full, model, None):
+    if full == given or _round_trips(saga, full, model, None):
         return full
     if len(dump(full)) > MAX_BODY:  # else defaults would be missing that its handlers rely on
-        said = f"with the defaults of the model it exceeds {MAX_BODY} bytes: send less"
-        raise InvalidDataError([{"loc": (), "msg": said, "type": "too_large"}])
+        text = f"with the defaults of the model it exceeds {MAX_BODY} bytes: send less"
+        raise InvalidDataError([{"loc": (), "msg": text, "type": "too_large"}])
     kept = dict(given)
     for name in type(model).model_fields:
         key = _key(type(model), name, full)
         if key is not None and full[key] != given.get(key, _MISSING):
             one = {**given, key: full[key]}
-            kept |= {key: full[key]} if _comes_back(saga, one, model, name) else {}
-    return kept if _comes_back(saga, kept, model, "") else given
+            kept |= {key: full[key]} if _round_trips(saga, one, model, name) else {}
+    return kept if _round_trips(saga, kept, model, "") else given
 
 
-def _comes_back(saga: Saga, data: dict[str, Any], model: BaseModel, name: str | None) -> bool:
+def _round_trips(saga: Saga, data: dict[str, Any], model: BaseModel, name: str | None) -> bool:
     """Whether the model accepts `data` and reproduces its values: of all, of the one field, or of none ('')."""
     try:
         again = saga.read(load(dump(data)))

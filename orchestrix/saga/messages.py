@@ -165,13 +165,13 @@ def load(body: bytes) -> dict[str, Any]:
         raise UnreadableMessage(f"too-large: {len(body)} bytes, at most {MAX_BODY}")
     try:
         text = body.decode()
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_once)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique_fields)
     except UnicodeDecodeError:
         raise UnreadableMessage("not-utf8") from None
     except RecursionError:
         raise UnreadableMessage("too-deep") from None
     except ValueError as error:
-        raise UnreadableMessage(f"not-json: {_told(_plain(error))}"[:200]) from None
+        raise UnreadableMessage(f"not-json: {_json_error_text(_plain(error))}"[:200]) from None
     if not isinstance(value, dict):
         raise UnreadableMessage("not-an-object")
     _check_text(text, value)
@@ -243,11 +243,11 @@ def command(body: bytes) -> Command:
 def explained(refused: BaseException) -> str:
     """What is wrong with a value, for people: from the error that `dump` or `load` raised."""
     if isinstance(refused, UnreadableMessage):
-        kind, _, said = str(refused).partition(": ")
-        return _SAID.get(kind) or said or kind
+        kind, _, text = str(refused).partition(": ")
+        return _SAID.get(kind) or text or kind
     if isinstance(refused, UnicodeEncodeError):
         return _SAID["nul-or-lone-surrogate"]
-    return _SAID["too-deep"] if isinstance(refused, RecursionError) else _told(_plain(refused))
+    return _SAID["too-deep"] if isinstance(refused, RecursionError) else _json_error_text(_plain(refused))
 
 
 _SAID: Final = {
@@ -258,9 +258,9 @@ _SAID: Final = {
 }
 
 
-def _told(said: str) -> str:
+def _json_error_text(text: str) -> str:
     """Our own text for the errors of Python's JSON parser."""
-    return stopped(said) or said
+    return stopped(text) or text
 
 
 def _plain(error: BaseException) -> str:
@@ -281,7 +281,7 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a key was given more than once in one object")

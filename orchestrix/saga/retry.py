@@ -70,14 +70,14 @@ class Failure:
         return not self.unsure and self.type not in UNCERTAIN_FAILURE_TYPES
 
     @property
-    def told(self) -> str:
+    def history_text(self) -> str:
         """The history's text for the failure that ended the run."""
         return f"{FAILURE_EVENT}: {self.reason}" if self.answered else self.reason
 
     def cause(self, kind: str, step: str | None, reason: str | None = None) -> ChangeCause:
-        """Why an instance changes by it; `reason` where history says more than `told`."""
-        said = self.told if reason is None else reason
-        return ChangeCause(kind, said, step, self.caused_by, error_type=self.type, error=self.reason)
+        """Why an instance changes by it; `reason` where history says more than `history_text`."""
+        text = self.history_text if reason is None else reason
+        return ChangeCause(kind, text, step, self.caused_by, error_type=self.type, error=self.reason)
 
     def to_json(self) -> dict[str, Any]:
         """What is stored of it during a pause."""
@@ -103,81 +103,83 @@ class Failure:
 EXPIRED: Final = Failure(DEADLINE)
 
 
-def fail(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
+def fail(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs) -> SagaTransition:
     """What `failure` of the current try does: another try, the compensation of all steps, or a wait for a person."""
     if instance.progress.awaited is not None:
         unsure = instance.progress.unanswered or not failure.leaves_nothing
         why = failure.cause(STEP_FAILED, instance.progress.awaited)
-        return compensation.answered(saga, instance, why, tick, current=unsure)
+        return compensation.answered(saga, instance, why, inputs, current=unsure)
     here = out(saga, instance)
-    if here is not None and _worth_another(here, instance, failure):
-        return _retry(saga, instance, here, failure, tick)
+    if here is not None and _may_retry(here, instance, failure):
+        return _retry(saga, instance, here, failure, inputs)
     if instance.state == COMPENSATING:
-        return _give_up(saga, instance, failure, tick)
+        return _give_up(saga, instance, failure, inputs)
     sent = instance.wake_reason != RETRY
     unsure = instance.progress.unanswered or (sent and not failure.leaves_nothing)
-    if here is not None and _asks_a_person(here, instance, failure, tick):
-        return _held(saga, instance, failure, tick, unsure=unsure)
-    instance = progressed(instance, error=failure.told)
+    if here is not None and _needs_person(here, instance, failure, inputs):
+        return _held(saga, instance, failure, inputs, unsure=unsure)
+    instance = progressed(instance, error=failure.history_text)
     why = failure.cause(STEP_FAILED, step_at_work(saga, instance))
-    return compensation.begin(saga, instance, why, tick, current=unsure)
+    return compensation.begin(saga, instance, why, inputs, current=unsure)
 
 
-def hold(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
+def hold(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs) -> SagaTransition:
     """Stores a failure that came during a pause; it is handled at the end of it."""
-    why = failure.cause(FAILURE_DEFERRED, step_at_work(saga, instance), f"held: {failure.told}")
-    row = change(instance, instance.state, why, tick.now)
+    why = failure.cause(FAILURE_DEFERRED, step_at_work(saga, instance), f"held: {failure.history_text}")
+    row = change(instance, instance.state, why, inputs.now)
     unsure = instance.progress.unanswered or not failure.leaves_nothing
-    held = progressed(instance, held=failure.to_json(), error=failure.told, unanswered=unsure)
+    held = progressed(instance, held=failure.to_json(), error=failure.history_text, unanswered=unsure)
     return SagaTransition(move(saga, held, instance.state, row), (row,), None)
 
 
-def _asks_a_person(here: PendingCommand, instance: Instance, failure: Failure, tick: TransitionInputs) -> bool:
+def _needs_person(here: PendingCommand, instance: Instance, failure: Failure, inputs: TransitionInputs) -> bool:
     """Whether a person decides. At the end of the run's own time the run fails, not its step."""
-    over = instance.deadline_at is not None and instance.deadline_at <= tick.now
+    over = instance.deadline_at is not None and instance.deadline_at <= inputs.now
     return failure.hold or (here.step.on_failure == HOLD and not over)
 
 
-def _held(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs, *, unsure: bool) -> SagaTransition:
+def _held(
+    saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs, *, unsure: bool
+) -> SagaTransition:
     """`instance` waiting for a person, in its state. `unsure`: a try of its step may have had effects."""
-    told = failure.reason if failure.hold else failure.told
-    why = failure.cause(STEP_HELD, step_at_work(saga, instance), f"{HELD}: {told}")
-    row = change(instance, instance.state, why, tick.now)
-    rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - tick.now))
-    held = progressed(move(saga, instance, instance.state, row), error=told, unanswered=unsure, run_ms=rest)
+    reason = failure.reason if failure.hold else failure.history_text
+    why = failure.cause(STEP_HELD, step_at_work(saga, instance), f"{HELD}: {reason}")
+    row = change(instance, instance.state, why, inputs.now)
+    rest = None if instance.deadline_at is None else max(0, milliseconds(instance.deadline_at - inputs.now))
+    held = progressed(move(saga, instance, instance.state, row), error=reason, unanswered=unsure, run_ms=rest)
     return SagaTransition(blocked(held, HELD), (row,), None)
 
 
-def _worth_another(here: PendingCommand, instance: Instance, failure: Failure) -> bool:
+def _may_retry(here: PendingCommand, instance: Instance, failure: Failure) -> bool:
     policy = here.order.retry
     more = here.job is None and failure.retryable and not failure.hold and failure.type not in policy.never
     return more and instance.tries < policy.attempts
 
 
 def _retry(
-    saga: Saga, instance: Instance, here: PendingCommand, failure: Failure, tick: TransitionInputs
+    saga: Saga, instance: Instance, here: PendingCommand, failure: Failure, inputs: TransitionInputs
 ) -> SagaTransition:
     """Assigns the next attempt and its command id at once; the command is sent when the wait is over."""
     attempt = instance.attempt + 1
-    why = failure.cause(ATTEMPT_FAILED, here.step.name, f"retry {attempt}: {failure.told}")
-    row = change(instance, instance.state, why, tick.now)
-    wait = here.order.retry.wait(instance.tries, tick.chance) if failure.after is None else failure.after
+    why = failure.cause(ATTEMPT_FAILED, here.step.name, f"retry {attempt}: {failure.history_text}")
+    row = change(instance, instance.state, why, inputs.now)
+    wait = here.order.retry.wait(instance.tries, inputs.jitter) if failure.after is None else failure.after
     former = (instance.command_id,) if instance.command_id else ()
     instance = progressed(
         move(saga, instance, instance.state, row),
         sent=(*instance.progress.sent, *former),
         unanswered=instance.progress.unanswered or not failure.leaves_nothing,
-        error=failure.told,
+        error=failure.history_text,
     )
-    instance = replace(instance, command_id=tick.command_id, attempt=attempt, tries=instance.tries + 1)
-    return sending(saga, retrying(instance, min(wait, MAX_RETRY_AFTER), tick.now), [row])
+    instance = replace(instance, command_id=inputs.command_id, attempt=attempt, tries=instance.tries + 1)
+    return sending(saga, retrying(instance, min(wait, MAX_RETRY_AFTER), inputs.now), [row])
 
 
-def _give_up(saga: Saga, instance: Instance, failure: Failure, tick: TransitionInputs) -> SagaTransition:
+def _give_up(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs) -> SagaTransition:
     """A compensation has failed permanently: a person has to decide."""
     why = failure.cause(STEP_FAILED, step_at_work(saga, instance))
-    row = change(instance, COMPENSATION_FAILED, why, tick.now)
-    held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.told)
+    row = change(instance, COMPENSATION_FAILED, why, inputs.now)
+    held = progressed(move(saga, instance, COMPENSATION_FAILED, row), error=failure.history_text)
     return SagaTransition(blocked(held, UNDO_FAILED), (row,), None)
 
 

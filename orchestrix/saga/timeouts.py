@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix.quantities import duration
-from orchestrix.saga.commands import SagaTransition, TransitionInputs, armed, command_for, expected, looking, out
+from orchestrix.saga.commands import SagaTransition, TransitionInputs, armed, command_for, expected, out, polling
 from orchestrix.saga.definition import Order, Saga, milliseconds
 from orchestrix.saga.messages import Command
 from orchestrix.saga.retry import EXPIRED, QUEUE_TIMEOUT, Failure, fail
@@ -29,8 +29,8 @@ class CommandDeliveryStatus:
     `unsent`: its command is still in the outbox. `served_since`: from then on its queue had a consumer; None while it
     has none. `listening_since`: from then on this node could have received an answer. `waiting_at`: when its queue was
     last seen to have messages; None if it never was. `begun_to`: when the latest command of its queue that has been
-    started or answered was sent. `aside_at`: when a worker last noted that it republished the command at the end of its
-    queue, because workers died with it; None if it does not wait there for that.
+    started or answered was sent. `set_aside_at`: when a worker last noted that it republished the command at the end
+    of its queue, because workers died with it; None if it does not wait there for that.
     """
 
     unsent: bool
@@ -38,7 +38,7 @@ class CommandDeliveryStatus:
     listening_since: datetime
     waiting_at: datetime | None = None
     begun_to: datetime | None = None
-    aside_at: datetime | None = None
+    set_aside_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +50,31 @@ class TimerRescheduled:
 
 
 def wake(
-    saga: Saga, instance: Instance, around: CommandDeliveryStatus, tick: TransitionInputs
+    saga: Saga, instance: Instance, delivery_status: CommandDeliveryStatus, inputs: TransitionInputs
 ) -> SagaTransition | TimerRescheduled:
     """The transition of an instance whose wake-up is due. An outage extends the wait, it never fails a saga.
 
     Nor does the wait of its command behind others, except for the limits of its step and its run. A job has its own
     time, and only the run's, or a person's, can end it sooner.
     """
-    over = instance.deadline_at is not None and instance.deadline_at <= tick.now
-    if instance.wake_reason == JOB and (instance.limit is None or instance.limit > tick.now):
-        return TimerRescheduled(looking(instance, tick.now))
+    over = instance.deadline_at is not None and instance.deadline_at <= inputs.now
+    if instance.wake_reason == JOB and (instance.limit is None or instance.limit > inputs.now):
+        return TimerRescheduled(polling(instance, inputs.now))
     if instance.progress.awaited is not None:
-        return _expired(saga, instance, tick, final=False)
+        return _expired(saga, instance, inputs, final=False)
     here = out(saga, instance)
     assert here is not None, "what has a wake-up waits for an order"
     if instance.wake_reason == RETRY:
         if over:
-            return _expired(saga, instance, tick, final=True)
-        sent = armed(instance, here.reason, here.wait, tick.now)
-        return TimerRescheduled(sent, command_for(saga, sent, tick.now))
-    reason, wait = _excuse(around, here.order.timeout, tick.now)
+            return _expired(saga, instance, inputs, final=True)
+        sent = armed(instance, here.reason, here.wait, inputs.now)
+        return TimerRescheduled(sent, command_for(saga, sent, inputs.now))
+    reason, wait = _extension(delivery_status, here.order.timeout, inputs.now)
     if reason is not None:
-        return TimerRescheduled(_later(instance, reason, wait, tick.now))
+        return TimerRescheduled(_later(instance, reason, wait, inputs.now))
     if over or here.job is not None:
-        return _expired(saga, instance, tick, final=over)
-    return _queued(saga, instance, here.order, around, tick)
+        return _expired(saga, instance, inputs, final=over)
+    return _queued(saga, instance, here.order, delivery_status, inputs)
 
 
 def begin(saga: Saga, instance: Instance, ago_ms: int, now: datetime) -> Instance | None:
@@ -99,51 +99,60 @@ def begin(saga: Saga, instance: Instance, ago_ms: int, now: datetime) -> Instanc
     return replace(begun, wake_at=at, wait_ms=order.timeout_ms)
 
 
-def _excuse(around: CommandDeliveryStatus, timeout: timedelta, now: datetime) -> tuple[str | None, timedelta]:
-    if around.unsent:
+def _extension(
+    delivery_status: CommandDeliveryStatus, timeout: timedelta, now: datetime
+) -> tuple[str | None, timedelta]:
+    if delivery_status.unsent:
         return UNSENT, timeout
-    heard = around.listening_since + timeout
+    heard = delivery_status.listening_since + timeout
     if heard > now:
         return BROKER_DOWN, heard - now
-    served = (around.served_since or now) + timeout
+    served = (delivery_status.served_since or now) + timeout
     return (NO_CONSUMER, served - now) if served > now else (None, timeout)
 
 
 def _queued(
-    saga: Saga, instance: Instance, order: Order, around: CommandDeliveryStatus, tick: TransitionInputs
+    saga: Saga, instance: Instance, order: Order, delivery_status: CommandDeliveryStatus, inputs: TransitionInputs
 ) -> SagaTransition | TimerRescheduled:
     """Extends the time of a command that still waits in its queue, up to the limit of that wait."""
-    wait = _behind_others(instance, order, around, tick.now)
+    wait = _queue_delay(instance, order, delivery_status, inputs.now)
     if wait is None:
-        return _expired(saga, instance, tick, final=False)
+        return _expired(saga, instance, inputs, final=False)
     if order.queue_timeout is not None:
-        rest = (instance.sending or tick.now) + order.queue_timeout - tick.now
+        rest = (instance.sending or inputs.now) + order.queue_timeout - inputs.now
         if rest <= timedelta(0):
-            return fail(saga, instance, _unbegun(order, order.queue_timeout), tick)
+            return fail(saga, instance, _not_started(order, order.queue_timeout), inputs)
         wait = min(wait, rest)
-    return TimerRescheduled(_later(instance, BACKLOG, wait, tick.now))
+    return TimerRescheduled(_later(instance, BACKLOG, wait, inputs.now))
 
 
-def _behind_others(instance: Instance, order: Order, around: CommandDeliveryStatus, now: datetime) -> timedelta | None:
+def _queue_delay(
+    instance: Instance, order: Order, delivery_status: CommandDeliveryStatus, now: datetime
+) -> timedelta | None:
     """How long to wait for a command that has not started; None if it has, or has left its queue.
 
     One that was set aside waits again, whatever its earlier place and though it has started before.
     """
-    if around.aside_at is not None and around.aside_at > now - max(MIN_PREFETCH_ALLOWANCE, order.timeout):
+    if delivery_status.set_aside_at is not None and delivery_status.set_aside_at > now - max(
+        MIN_PREFETCH_ALLOWANCE, order.timeout
+    ):
         return order.timeout
-    if instance.begun or around.waiting_at is None:
+    if instance.begun or delivery_status.waiting_at is None:
         return None
-    if around.begun_to is not None and around.begun_to > (instance.sending or now) + SENT_ORDER_TOLERANCE:
+    if (
+        delivery_status.begun_to is not None
+        and delivery_status.begun_to > (instance.sending or now) + SENT_ORDER_TOLERANCE
+    ):
         return None
-    if around.waiting_at >= now:
+    if delivery_status.waiting_at >= now:
         return order.timeout
-    ahead = around.waiting_at + max(MIN_PREFETCH_ALLOWANCE, min(PREFETCH_ALLOWANCE, order.timeout)) - now
+    ahead = delivery_status.waiting_at + max(MIN_PREFETCH_ALLOWANCE, min(PREFETCH_ALLOWANCE, order.timeout)) - now
     return ahead if ahead > timedelta(0) else None
 
 
-def _unbegun(order: Order, limit: timedelta) -> Failure:
-    said = f"{QUEUE_TIMEOUT}: no worker started {order.command} within {duration(limit.total_seconds())}"
-    return Failure(said, QUEUE_TIMEOUT, retryable=False)
+def _not_started(order: Order, limit: timedelta) -> Failure:
+    text = f"{QUEUE_TIMEOUT}: no worker started {order.command} within {duration(limit.total_seconds())}"
+    return Failure(text, QUEUE_TIMEOUT, retryable=False)
 
 
 def _later(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
@@ -155,5 +164,5 @@ def _later(instance: Instance, reason: str, wait: timedelta, now: datetime) -> I
     return replace(later, wake_reason=reason, hindered_by=reason)
 
 
-def _expired(saga: Saga, instance: Instance, tick: TransitionInputs, *, final: bool) -> SagaTransition:
-    return fail(saga, instance, replace(EXPIRED, retryable=not final), tick)
+def _expired(saga: Saga, instance: Instance, inputs: TransitionInputs, *, final: bool) -> SagaTransition:
+    return fail(saga, instance, replace(EXPIRED, retryable=not final), inputs)

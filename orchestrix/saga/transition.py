@@ -130,8 +130,8 @@ def owner_of(catalog: Catalog, event: Event) -> Saga | IgnoredEvent | None:
     if owner is None:
         return IgnoredEvent("unknown-event", dead_letter=True)
     if event.saga not in (None, owner.saga.name):
-        told = f"wrong-saga: it names saga {event.saga!r}, but {event.type} belongs to saga {owner.saga.name!r}"
-        return IgnoredEvent(told[:MAX_REASON], dead_letter=True)
+        reason = f"wrong-saga: it names saga {event.saga!r}, but {event.type} belongs to saga {owner.saga.name!r}"
+        return IgnoredEvent(reason[:MAX_REASON], dead_letter=True)
     return owner.saga
 
 
@@ -142,23 +142,23 @@ def cause_of(event: Event, candidates: Sequence[Instance]) -> Instance | None:
     return next(iter([*caused, *related, *candidates]), None)
 
 
-def change(instance: Instance, target: str, why: ChangeCause, now: datetime) -> StateChange:
+def change(instance: Instance, target: str, reason: ChangeCause, now: datetime) -> StateChange:
     """The history row of the next version. It names the command that is pending now; see `sending`."""
     return StateChange(
         version=instance.version + 1,
         from_state=instance.state,
         to_state=target,
-        reason=why.reason[:MAX_REASON],
-        actor=why.actor,
+        reason=reason.reason[:MAX_REASON],
+        actor=reason.actor,
         correlation_id=instance.correlation_id,
-        caused_by=why.caused_by,
+        caused_by=reason.caused_by,
         command_id=instance.command_id,
         at=now,
-        kind=why.kind,
-        step=why.step,
-        error_type=why.error_type,
-        error=why.error,
-        begun_at=instance.begun_at if instance.begun and why.kind in ENDS_OF_TRIES else None,
+        kind=reason.kind,
+        step=reason.step,
+        error_type=reason.error_type,
+        error=reason.error,
+        begun_at=instance.begun_at if instance.begun and reason.kind in ENDS_OF_TRIES else None,
     )
 
 
@@ -184,14 +184,14 @@ def _begun_at(before: Instance, row: StateChange, event: Event) -> datetime | No
     return row.at - timedelta(milliseconds=max(0, min(event.began_ms_ago, longest)))
 
 
-def move(saga: Saga, instance: Instance, target: str, why: StateChange, *, forced: bool = False) -> Instance:
+def move(saga: Saga, instance: Instance, target: str, reason: StateChange, *, forced: bool = False) -> Instance:
     """`instance` in `target`, one version later; raises `IllegalTransition` for an edge that the saga does not have.
 
     `forced`: by a person, who can end a saga even in a state that only another version of it has.
     """
     if not forced and instance.state != target and (instance.state, target) not in saga.moves:
         raise IllegalTransition(f"saga {saga.name!r} has no transition from {instance.state} to {target}")
-    return replace(instance, state=target, version=why.version, updated_at=why.at)
+    return replace(instance, state=target, version=reason.version, updated_at=reason.at)
 
 
 def sending(saga: Saga, instance: Instance, history: Sequence[StateChange]) -> SagaTransition:
@@ -200,7 +200,7 @@ def sending(saga: Saga, instance: Instance, history: Sequence[StateChange]) -> S
     return SagaTransition(instance, (*history[:-1], last), to_send(saga, instance))
 
 
-def untimely(saga: Saga, instance: Instance, step: Step, event: Event) -> IgnoredEvent | None:
+def out_of_turn(saga: Saga, instance: Instance, step: Step, event: Event) -> IgnoredEvent | None:
     """Why the success of a step does not count now, if it does not."""
     if not instance.live:
         return IgnoredEvent("ended" if instance.state == FAILED else "repeated")
@@ -224,25 +224,25 @@ def succeed(
     instance: Instance,
     step: Step,
     output: Mapping[str, Any],
-    tick: TransitionInputs,
-    why: ChangeCause,
+    inputs: TransitionInputs,
+    reason: ChangeCause,
 ) -> SagaTransition:
     """`instance` after its step, which returned `output`. Raises `InvalidDataError` or `ValueError` for what the saga
     rejects."""
     data = _merged(saga, instance, output)
-    instance = unfrozen(instance, tick.now) if instance.blocker == HELD else instance
+    instance = unfrozen(instance, inputs.now) if instance.blocker == HELD else instance
     here = out(saga, instance)
     if here is not None:
         instance = replace(instance, progress=replace(instance.progress, attempts=left(instance, here.key)))
     history: list[StateChange] = []
     target: str | None = step.then
     while target is not None:
-        row = change(instance, target, why, tick.now)
+        row = change(instance, target, reason, inputs.now)
         instance = move(saga, instance, target, row)
         history.append(row)
-        target, why = saga.immediate.get(target), ChangeCause(IMMEDIATE, IMMEDIATE, caused_by=why.caused_by)
+        target, reason = saga.immediate.get(target), ChangeCause(IMMEDIATE, IMMEDIATE, caused_by=reason.caused_by)
     held = None if instance.blocker in (UNSENDABLE, HELD) else instance.blocker
-    instance = issued(saga, replace(instance, data=data, blocker=held, progress=cleared(instance)), tick)
+    instance = issued(saga, replace(instance, data=data, blocker=held, progress=cleared(instance)), inputs)
     return sending(saga, instance, history)
 
 

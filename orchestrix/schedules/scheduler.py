@@ -67,7 +67,7 @@ class Scheduler:
 
     The job and the schedule's next due time are one transaction, which ends with the check of the term: the next leader
     finds either both or none. Jobs are unique per schedule and due time besides. `wake` is set when a schedule or one
-    of its jobs has changed; `due` notifies that jobs may begin; `stop` tells workers that an attempt is over.
+    of its jobs has changed; `notify_leader` notifies that jobs may begin; `stop` tells workers that an attempt is over.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Scheduler:
         fence: Fence,
         wake: WakeSignal,
         *,
-        due: Callable[[], None],
+        notify_leader: Callable[[], None],
         stop: Callable[[Sequence[StopRequest]], None],
     ) -> None:
         self._database = database
         self._fence = fence
         self._wake = wake
-        self._due = due
+        self._notify_leader = notify_leader
         self._stop = stop
         self._seen: datetime | None = None
         self._loop = Loop("schedules", self._round)
@@ -97,10 +97,10 @@ class Scheduler:
 
     async def _round(self) -> None:
         await self._follow_clock()
-        wait, held = await self._outlook()
+        wait, held = await self._next_poll()
         try:
             moved = await self.fire() if wait <= 0 else 0
-            moved += await self.let_go() if held or moved else 0
+            moved += await self.release_held_runs() if held or moved else 0
         except StaleTermError as refused:
             log.warning("%s", refused)
             moved, wait = 0, IDLE_POLL_INTERVAL_S
@@ -145,22 +145,22 @@ class Scheduler:
         if fired.schedules:
             crash.point("schedules.fire.after_commit")
             log.debug("%s due, %s created", counted(fired.schedules, "schedule"), counted(len(fired.jobs), "job"))
-            self._tell(fired)
+            self._notify(fired)
         return fired.schedules
 
-    async def let_go(self) -> int:
+    async def release_held_runs(self) -> int:
         """Lets runs begin whose turn has come; how many. Raises `StaleTermError` if a newer term has begun."""
-        count = await self._database.run(self._let_go)
+        count = await self._database.run(self._release_held_runs)
         if count:
             crash.point("schedules.release.after_commit")
-            self._due()
+            self._notify_leader()
         return count
 
-    def _tell(self, fired: _Fired) -> None:
+    def _notify(self, fired: _Fired) -> None:
         if fired.stops:
             self._stop(fired.stops)
         if fired.jobs:
-            self._due()
+            self._notify_leader()
 
     async def _fire(self, tx: Transaction) -> _Fired:
         fired = _Fired()
@@ -183,9 +183,9 @@ class Scheduler:
         now = tx.now()
         try:
             return fire(one, times_of(one, zone(one.zone), now), now, busy)
-        except Invalid as trouble:  # of another version, or of a node with other time zones: the next one may know it
-            log.error("schedule %s cannot be evaluated: %s", one.name, trouble)
-            await schedules.store(tx, one, replace(one, trouble=str(trouble), next_at=now + UNREADABLE_RETRY_INTERVAL))
+        except Invalid as problem:  # of another version, or of a node with other time zones: the next one may know it
+            log.error("schedule %s cannot be evaluated: %s", one.name, problem)
+            await schedules.store(tx, one, replace(one, trouble=str(problem), next_at=now + UNREADABLE_RETRY_INTERVAL))
             return None
 
     @staticmethod
@@ -207,10 +207,10 @@ class Scheduler:
         kept = await _inserted(tx, one, firing.runs)
         if len(kept) < len(firing.runs):
             missing = [run for run in firing.runs if run not in [made for made, _ in kept]]
-            kept += await _inserted(tx, one, await _once_more(tx, one, missing))
+            kept += await _inserted(tx, one, await _already_made(tx, one, missing))
         return replace(firing, runs=tuple(run for run, _ in kept)), [job for _, job in kept]
 
-    async def _let_go(self, tx: Transaction) -> int:
+    async def _release_held_runs(self, tx: Transaction) -> int:
         waiting = await schedules.freed(tx, SCHEDULES_PER_TRANSACTION)
         if not waiting:
             return 0
@@ -221,13 +221,13 @@ class Scheduler:
         crash.point("schedules.release.before_commit")
         return len(turn)
 
-    async def _outlook(self) -> tuple[float, bool]:
+    async def _next_poll(self) -> tuple[float, bool]:
         """Seconds until the next poll, none if something is due, and whether runs wait for their turn."""
         async with self._database.read() as connection:
             due = await schedules.next_due(connection)
             held = await schedules.any_held(connection)
-        nap = HELD_RUNS_POLL_INTERVAL_S if held else IDLE_POLL_INTERVAL_S
-        return (nap if due is None else min(due, nap)), held
+        pause = HELD_RUNS_POLL_INTERVAL_S if held else IDLE_POLL_INTERVAL_S
+        return (pause if due is None else min(due, pause)), held
 
 
 async def _inserted(
@@ -239,7 +239,7 @@ async def _inserted(
     return [(run, job) for run, job in zip(wanted, made, strict=True) if job.id in new]
 
 
-async def _once_more(tx: Transaction, one: Schedule, missing: Sequence[ScheduledRun]) -> list[ScheduledRun]:
+async def _already_made(tx: Transaction, one: Schedule, missing: Sequence[ScheduledRun]) -> list[ScheduledRun]:
     """Those that come again though there was a job for their due time: the clock was set back since it was made.
 
     That job may have been made at the same time of the day as now; but then a later one is from the future.

@@ -284,13 +284,13 @@ class ScheduleService:
 
     async def _delete(self, tx: Transaction, key: str, by: ScheduleRequester) -> tuple[_Done, int, int]:
         before = await _locked(tx, key)
-        held = await jobs.lock(tx, await schedules.unbegun(tx, before.id))
-        unbegun = [id for id, job in held.items() if job.unbegun]  # one may have moved meanwhile
-        stops = await cancel_jobs(tx, dict.fromkeys(unbegun, "its schedule was deleted"))
+        held = await jobs.lock(tx, await schedules.not_started_ids(tx, before.id))
+        not_started = [id for id, job in held.items() if job.not_started]  # one may have moved meanwhile
+        stops = await cancel_jobs(tx, dict.fromkeys(not_started, "its schedule was deleted"))
         ongoing = await schedules.unfinished(tx, [before.id])
         await schedules.remove(tx, before.id)
-        await _audit(tx, "delete-schedule", before, by, {"cancelled": len(unbegun), "ongoing": len(ongoing)})
-        return _Done(before, stops=stops), len(unbegun), len(ongoing)
+        await _audit(tx, "delete-schedule", before, by, {"cancelled": len(not_started), "ongoing": len(ongoing)})
+        return _Done(before, stops=stops), len(not_started), len(ongoing)
 
 
 def _times(schedule: Schedule, now: datetime) -> DueTimes:
@@ -302,11 +302,11 @@ def _times(schedule: Schedule, now: datetime) -> DueTimes:
 
 
 def _read(
-    schedule: Schedule, place_of: Callable[[str], tzinfo] = zone, now: datetime | None = None
+    schedule: Schedule, zone_of: Callable[[str], tzinfo] = zone, now: datetime | None = None
 ) -> tuple[tzinfo, DueTimes]:
     """Its time zone and due times, also of one that only an earlier version accepts. Raises `InvalidSchedule`."""
     try:
-        place = place_of(schedule.zone)
+        place = zone_of(schedule.zone)
     except Invalid as wrong:
         raise InvalidSchedule([("timeZone", str(wrong).removeprefix("timeZone "))]) from None
     try:

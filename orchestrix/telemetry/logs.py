@@ -54,7 +54,7 @@ def setup(settings: LogSettings, *, node: str, role: str, stream: TextIO | None 
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(settings.level.upper())
-    _quieten(max(logging.WARNING, root.level))
+    _limit_library_logs(max(logging.WARNING, root.level))
 
 
 class Handler(logging.StreamHandler[TextIO]):
@@ -78,7 +78,7 @@ class JsonFormatter(logging.Formatter):
 
     def __init__(self, node: str, role: str) -> None:
         super().__init__()
-        self._who = {"node_id": node, "role": role}
+        self._identity = {"node_id": node, "role": role}
 
     def format(self, record: logging.LogRecord) -> str:
         """Fields: level, time (RFC 3339, UTC), logger, message, correlation_id, node_id, role, `extra`, exception."""
@@ -89,7 +89,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": message_of(record),
             "correlation_id": extras.pop("correlation_id", None) or correlation_id(),
-            **self._who,
+            **self._identity,
         }
         line.update((name, value) for name, value in extras.items() if name not in line)
         if record.exc_info and record.exc_info[1]:
@@ -117,7 +117,7 @@ class PrettyFormatter(logging.Formatter):
             f"{moment(record)[11:23]} {self._level(record)} {record.name}",
             _one_line(message_of(record)),
             *(_one_line(f"{name}={_as_text(value)}") for name, value in fields.items()),
-            *([_one_line(_brief(error))] if error and not self._debugging else []),
+            *([_one_line(_short_trace(error))] if error and not self._debugging else []),
         ]
         line = "  ".join(parts)
         trace = "".join(traceback.format_exception(error)) if error and self._debugging else ""
@@ -152,7 +152,7 @@ def _loss(lost: int) -> logging.LogRecord:
     return logging.LogRecord("orchestrix.log", logging.WARNING, __file__, 0, sinks.sentence(lost), None, None)
 
 
-def _quieten(level: int) -> None:
+def _limit_library_logs(level: int) -> None:
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(level)
     for name in _OWN_HANDLERS:
@@ -161,7 +161,7 @@ def _quieten(level: int) -> None:
         logger.propagate = True
 
 
-def _brief(error: BaseException) -> str:
+def _short_trace(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {_as_text(error)}{place}"

@@ -37,11 +37,11 @@ def sentence(lost: int) -> str:
 class Sink:
     """A bounded queue in front of a descriptor, and the thread that empties it. `put` never blocks."""
 
-    def __init__(self, descriptor: int, most_lines: int = MAX_QUEUED_LINES, most_bytes: int = MAX_QUEUED_BYTES) -> None:
+    def __init__(self, descriptor: int, max_lines: int = MAX_QUEUED_LINES, max_bytes: int = MAX_QUEUED_BYTES) -> None:
         self.notice: Callable[[int], str] = sentence
         """Makes the line that tells how many were lost."""
         self._descriptor = descriptor
-        self._most_lines, self._most_bytes = most_lines, most_bytes
+        self._max_lines, self._max_bytes = max_lines, max_bytes
         self._thread: threading.Thread | None = None
         self._direct = False
         self.error: OSError | None = None
@@ -55,7 +55,7 @@ class Sink:
                 _write(self._descriptor, line)
             return
         with self._changed:
-            if self._lines >= self._most_lines or self._bytes + len(line) > self._most_bytes:
+            if self._lines >= self._max_lines or self._bytes + len(line) > self._max_bytes:
                 self._lost += 1
                 return
             self._queue.append(line)
@@ -64,10 +64,10 @@ class Sink:
             self._run()
             self._changed.notify_all()
 
-    def flush(self, within: float) -> bool:
-        """Waits up to `within` seconds until all is written; whether it is."""
+    def flush(self, timeout_s: float) -> bool:
+        """Waits up to `timeout_s` seconds until all is written; whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._lines, within)
+            return self._changed.wait_for(lambda: not self._lines, timeout_s)
 
     def forked(self) -> None:
         """In a child made by fork: what is queued is the parent's to write, and its thread is not here."""
@@ -100,10 +100,10 @@ class Sink:
 
     def _written(self, lines: list[bytes], lost: int) -> int:
         """Writes them, then how many were lost behind them; how many are lost now."""
-        told = [*lines, _notice(self.notice, lost)] if lost else lines
-        for begin, end in _pieces(told):
+        output = [*lines, _loss_line(self.notice, lost)] if lost else lines
+        for begin, end in _pieces(output):
             try:
-                _write(self._descriptor, b"".join(told[begin:end]))
+                _write(self._descriptor, b"".join(output[begin:end]))
             except OSError as error:  # a closed pipe, a full disk
                 self.error = error
                 return len(lines) - min(begin, len(lines)) + lost
@@ -122,7 +122,7 @@ def _pieces(lines: list[bytes]) -> list[tuple[int, int]]:
     return pieces
 
 
-def _notice(make: Callable[[int], str], lost: int) -> bytes:
+def _loss_line(make: Callable[[int], str], lost: int) -> bytes:
     try:
         return (make(lost) + "\n").encode("utf-8", "backslashreplace")
     except Exception:  # a formatter of somebody else's
@@ -165,10 +165,10 @@ class Stream(io.TextIOBase):
     write. Never blocks.
     """
 
-    def __init__(self, beneath: TextIO, sink: Sink) -> None:
+    def __init__(self, raw_stream: TextIO, sink: Sink) -> None:
         super().__init__()
         self.sink = sink
-        self._beneath = beneath
+        self._raw_stream = raw_stream
         self._begin()
 
     def forked(self) -> None:
@@ -198,7 +198,7 @@ class Stream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        return self._beneath.encoding or "utf-8"
+        return self._raw_stream.encoding or "utf-8"
 
     @property
     def errors(self) -> str:  # type: ignore[override]
@@ -207,13 +207,13 @@ class Stream(io.TextIOBase):
     @property
     def buffer(self) -> Any:
         """For writers of bytes: these may block."""
-        return self._beneath.buffer
+        return self._raw_stream.buffer
 
     def isatty(self) -> bool:
-        return self._beneath.isatty()
+        return self._raw_stream.isatty()
 
     def fileno(self) -> int:
-        return self._beneath.fileno()
+        return self._raw_stream.fileno()
 
     def writable(self) -> bool:
         return True
@@ -235,20 +235,20 @@ def install() -> None:
             setattr(sys, name, _streams[-1])
 
 
-def flush(within: float = FLUSH_TIMEOUT_S) -> bool:
-    """Waits up to `within` seconds in all until everything is written; whether it is."""
-    end = clock.monotonic() + within
+def flush(timeout_s: float = FLUSH_TIMEOUT_S) -> bool:
+    """Waits up to `timeout_s` seconds in all until everything is written; whether it is."""
+    end = clock.monotonic() + timeout_s
     for stream in _streams:
         stream.flush()
     unwritten = [stream for stream in _streams if not stream.sink.flush(max(0.0, end - clock.monotonic()))]
     return not unwritten
 
 
-def confirm(within: float = FLUSH_TIMEOUT_S) -> None:
-    """Waits up to `within` seconds until what was printed is written. Raises `OSError` if that fails."""
+def confirm(timeout_s: float = FLUSH_TIMEOUT_S) -> None:
+    """Waits up to `timeout_s` seconds until what was printed is written. Raises `OSError` if that fails."""
     sys.stdout.flush()
     if isinstance(sys.stdout, Stream):
-        sys.stdout.sink.flush(within)
+        sys.stdout.sink.flush(timeout_s)
         if (error := sys.stdout.sink.error) is not None:
             raise error
 

@@ -7,8 +7,18 @@ from typing import Any, Final
 
 from orchestrix.errors import ConfigError
 from orchestrix.saga.definition import Saga
-from orchestrix.saga.validation.arguments import FLAG, REASON, TEXT, WHOLE, ArgumentKind, complaint, number, of, perhaps
-from orchestrix.saga.validation.json_values import flaw
+from orchestrix.saga.validation.arguments import (
+    FLAG,
+    REASON,
+    TEXT,
+    WHOLE,
+    ArgumentKind,
+    number,
+    of,
+    perhaps,
+    type_problem,
+)
+from orchestrix.saga.validation.json_values import json_problem
 from orchestrix.saga.validation.names import normal
 
 __all__ = [
@@ -63,12 +73,12 @@ def _is_name(text: str) -> bool:
 def plain(call: str, **given: Mapping[str, Any] | None) -> None:
     """Raises `ConfigError` for the first of these parameters of `call` that cannot be sent as JSON."""
     for name, value in given.items():
-        if value is not None and (wrong := flaw(value)) is not None:
+        if value is not None and (wrong := json_problem(value)) is not None:
             raise ConfigError(f"{call}({name}=…) is not JSON: {wrong}")
 
 
 def demand(call: str, **given: tuple[Any, ArgumentKind]) -> None:
     """Raises `ConfigError` for the first of these parameters of `call` that is not of its kind."""
     for name, (value, kind) in given.items():
-        if (wrong := complaint(f"{call}(", name, value, kind)) is not None:
+        if (wrong := type_problem(f"{call}(", name, value, kind)) is not None:
             raise ConfigError(wrong)

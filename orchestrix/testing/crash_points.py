@@ -71,7 +71,7 @@ class CrashPointTracker:
         return [crash.place for crash in self.crashes if crash.place not in self.passed]
 
 
-def place_of(saga: Saga, before: str | None, during: str | None, after: str | None, nth: int) -> CrashPoint:
+def crash_point_of(saga: Saga, before: str | None, during: str | None, after: str | None, nth: int) -> CrashPoint:
     """The crash point that an author names. Raises `ConfigError` that lists the valid names."""
     named: list[tuple[Moment, str]] = []
     for moment, subject in ((BEFORE, before), (DURING, during), (AFTER, after)):

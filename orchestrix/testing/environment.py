@@ -61,14 +61,14 @@ class StoryError(OrchestrixError):
 
 @dataclass(frozen=True)
 class ScenarioSetup:
-    """The inputs of a scenario. `whens` may still grow."""
+    """The inputs of a scenario. `stubs` may still grow."""
 
     saga: Saga
     handlers: HandlerTable
     data: Mapping[str, Any]
     key: str
     seed: int
-    whens: dict[str, When]
+    stubs: dict[str, When]
 
 
 class ObservedRow(NamedTuple):
@@ -98,13 +98,13 @@ class StoredSaga:
 
 
 class ScenarioEnvironment:
-    """Runs one scenario, once. Create it, `play` its actions, `close` it."""
+    """Runs one scenario, once. Create it, `run_in_virtual_time` its actions, `close` it."""
 
-    def __init__(self, plot: ScenarioSetup, crashes: Sequence[PlannedCrash] = ()) -> None:
-        self.plot = plot
+    def __init__(self, setup: ScenarioSetup, crashes: Sequence[PlannedCrash] = ()) -> None:
+        self.setup = setup
         self.loop = VirtualLoop()
-        self.chronicle = ScenarioTrace(lambda: self.loop.time() - self.began)
-        self.passages = CrashPointTracker(crashes)
+        self.trace = ScenarioTrace(lambda: self.loop.time() - self.began)
+        self.crash_points = CrashPointTracker(crashes)
         self.loop.abandons = any(one.place.moment == AT for one in crashes)
         self.row: ObservedRow | None = None
         self.began = self.loop.time()
@@ -112,49 +112,51 @@ class ScenarioEnvironment:
         self._folder = tempfile.TemporaryDirectory(dir=_memory(), prefix="story-")
         self._file = SqliteFile(Path(self._folder.name) / "story.db", template=_template())
         self._file.committing, self._file.committed = self._committing, self._committed
-        self._table = saga_tables_of(plot.saga.name).instances.name
-        self._coming: ObservedRow | None = None
-        self._stirred = asyncio.Event()
+        self._table = saga_tables_of(setup.saga.name).instances.name
+        self._uncommitted: ObservedRow | None = None
+        self._changed = asyncio.Event()
         self._watching = False
         self._id = 0
-        self._asks = 0
-        self._chance = SeededRng(f"{plot.seed}:chance")
-        self.chronicle.on_message = self._on_message
-        self._work = HandlerRunner(plot.handlers, plot.whens, self._through, self.chronicle.note, self._mute)
-        self._jobs = HandlerRunner(plot.handlers, plot.whens, self._through, self.chronicle.note)
-        self._cast()
+        self._queries = 0
+        self._rng = SeededRng(f"{setup.seed}:chance")
+        self.trace.on_message = self._on_message
+        self._work = HandlerRunner(
+            setup.handlers, setup.stubs, self._passes_crash_point, self.trace.note, self._drop_answer
+        )
+        self._jobs = HandlerRunner(setup.handlers, setup.stubs, self._passes_crash_point, self.trace.note)
+        self._start_processes()
 
-    def _cast(self) -> None:
-        catalog = Catalog([self.plot.saga])
-        self._server = MemoryServer(SeededRng(f"{self.plot.seed}:wire"), pace=lambda: NETWORK_DELAY_S)
-        self._server.taps.append(self.chronicle)
-        scene = SharedWorld(self.loop, self._file, self._server, catalog)
-        scene.told, scene.failed = self.chronicle.note, self._broken
-        scene.do = self._do_job if catalog.jobs else None
+    def _start_processes(self) -> None:
+        catalog = Catalog([self.setup.saga])
+        self._server = MemoryServer(SeededRng(f"{self.setup.seed}:wire"), delay=lambda: NETWORK_DELAY_S)
+        self._server.observers.append(self.trace)
+        world = SharedWorld(self.loop, self._file, self._server, catalog)
+        world.on_event, world.failed = self.trace.note, self._broken
+        world.do = self._do_job if catalog.jobs else None
         handlers = HandlerTable([(command, self._work.handle) for command in catalog.commands])
-        self._node, self._worker = NodeProcess("node", scene), WorkerProcess("worker", scene, handlers)
+        self._node, self._worker = NodeProcess("node", world), WorkerProcess("worker", world, handlers)
         self._members: tuple[SimulatedProcess, ...] = (self._node, self._worker)
         self._queues = (*catalog.commands, *catalog.event_queues)
 
-    def play(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_in_virtual_time(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns, run on virtual time. Raises `StoryError` within a running loop."""
         if asyncio._get_running_loop() is not None:
             work.close()
             raise StoryError("a story has its own event loop: run it in a plain function, not in an `async def`")
-        with clock.use(VirtualClock(self.loop, self._chance)), self._heard(), crash.heard_by(self._at):
+        with clock.use(VirtualClock(self.loop, self._rng)), self._captured_logs(), crash.crash_point_listener(self._at):
             return self.loop.run_until_complete(work)
 
     async def open(self) -> None:
         """Starts the processes, then the saga."""
         for member in self._members:
-            member.boot()
+            member.start()
         for member in self._members:
             await member.ready.wait()
         self.began, self._watching = self.loop.time(), True
-        del self.chronicle.entries[:]
-        start = SagaStart(self.plot.key, "author", f"story-{self.plot.key}", self.plot.data)
-        request = StartRequest(self.plot.saga.name, start)
-        answer = await self._asked(lambda node: node.engine.starter.start(request))
+        del self.trace.entries[:]
+        start = SagaStart(self.setup.key, "author", f"story-{self.setup.key}", self.setup.data)
+        request = StartRequest(self.setup.saga.name, start)
+        answer = await self._query(lambda node: node.engine.starter.start(request))
         if isinstance(answer, StartedSaga):
             self._id = answer.instance.id
         elif isinstance(answer, ExistingSaga) and answer.existing is not None:
@@ -165,61 +167,61 @@ class ScenarioEnvironment:
 
         Raises what `SagaControl.act` raises.
         """
-        self.chronicle.note(ask.actor, f"{ask.verb.value}: {ask.reason}")
-        action = Action(self.plot.saga.name, self._id, ask)
-        self._asks += 1
-        key = IdempotencyKey("story", str(self._asks), ask.verb.value, _stored)
-        await self._asked(lambda node: node.engine.control.act_once(action, key))
+        self.trace.note(ask.actor, f"{ask.verb.value}: {ask.reason}")
+        action = Action(self.setup.saga.name, self._id, ask)
+        self._queries += 1
+        key = IdempotencyKey("story", str(self._queries), ask.verb.value, _stored)
+        await self._query(lambda node: node.engine.control.act_once(action, key))
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Waits until a condition holds; False if it does not within so many seconds."""
         try:
             async with asyncio.timeout(seconds):
-                while not holds() and self._trouble is None:
-                    self._stirred.clear()
-                    await self._stirred.wait()
+                while not holds() and self._problem is None:
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             pass
-        if self._trouble is not None:
-            raise self._trouble
+        if self._problem is not None:
+            raise self._problem
         return holds()
 
     async def settle(self) -> None:
         """Waits until all processes run again and nothing new happens."""
         ends = self.loop.time() + SETTLE_TIMEOUT_S
         seen = -1
-        while self.loop.time() < ends and (seen != len(self.chronicle.entries) or not self._is_calm()):
-            seen = len(self.chronicle.entries)
+        while self.loop.time() < ends and (seen != len(self.trace.entries) or not self._is_idle()):
+            seen = len(self.trace.entries)
             await self.until(lambda: False, SETTLED_AFTER_S)
 
-    async def told(self) -> StoredSaga:
+    async def stored_saga(self) -> StoredSaga:
         """The saga as stored now."""
-        pair = saga_tables_of(self.plot.saga.name)
+        pair = saga_tables_of(self.setup.saga.name)
         database = SqliteClient(self._file).database()
         async with database.read() as connection:
-            found = await instances.get(connection, pair, self.plot.saga.name, self._id)
+            found = await instances.get(connection, pair, self.setup.saga.name, self._id)
             changes = await history.listing(connection, pair, self._id, 0, 100_000)
         await database.close()
         assert found is not None, "the saga was started"
         return StoredSaga(found, changes, EPOCH_S + self.began)
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing will happen any more without a person."""
         return self.row is not None and (self.row.state in TERMINAL or self.row.blocker is not None)
 
     def passed(self, moment: Moment, subject: str) -> int:
         """How often a crash point was passed."""
-        return self.passages.counts[moment, subject]
+        return self.crash_points.counts[moment, subject]
 
     def close(self) -> None:
         """Releases everything, in any state."""
         running = asyncio._get_running_loop()
         asyncio._set_running_loop(None)  # it may be garbage-collected while another loop runs
         try:
-            with clock.use(VirtualClock(self.loop, self._chance)), self._heard(buried=True):
+            with clock.use(VirtualClock(self.loop, self._rng)), self._captured_logs(discarded=True):
                 self.loop.run_until_complete(self._end())
-                self.loop.bury()
+                self.loop.discard()
             self.loop.close()
         finally:
             asyncio._set_running_loop(running)
@@ -231,12 +233,12 @@ class ScenarioEnvironment:
             if member.process is not None:
                 member.process.kill()
 
-    async def _asked(self, question: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
+    async def _query(self, query: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
         while True:
             await self._node.ready.wait()
             process = self._node.process
             assert process is not None
-            asking = process.spawn(question(self._node.node))
+            asking = process.spawn(query(self._node.node))
             gone = asyncio.ensure_future(self._node.gone.wait())
             await asyncio.wait({asking, gone}, return_when=asyncio.FIRST_COMPLETED)
             gone.cancel()
@@ -250,77 +252,77 @@ class ScenarioEnvironment:
 
     def _committing(self, raw: sqlite3.Connection) -> None:
         found = raw.execute(f"SELECT state, version, blocker FROM {self._table}").fetchone()
-        self._coming = ObservedRow(*found) if found is not None and ObservedRow(*found) != self.row else None
-        if self._coming is not None:
-            self._through(BEFORE, self._coming.state)
+        self._uncommitted = ObservedRow(*found) if found is not None and ObservedRow(*found) != self.row else None
+        if self._uncommitted is not None:
+            self._passes_crash_point(BEFORE, self._uncommitted.state)
 
     def _committed(self) -> None:
-        coming, self._coming = self._coming, None
+        coming, self._uncommitted = self._uncommitted, None
         if coming is not None:
             self.row = coming
-        self._through(AFTER, coming.state if coming is not None else OTHER)
+        self._passes_crash_point(AFTER, coming.state if coming is not None else OTHER)
 
     def _at(self, name: str) -> None:
-        if self._through(AT, name):
+        if self._passes_crash_point(AT, name):
             self.loop.abandon()
 
-    def _mute(self, command_id: str) -> None:
-        self._server.muted.add(command_id)
+    def _drop_answer(self, command_id: str) -> None:
+        self._server.dropped_answers.add(command_id)
 
     async def _do_job(self, context: Context, command: Command) -> Output:
-        self.chronicle.job(command.id, command.type, command.attempt)
+        self.trace.job(command.id, command.type, command.attempt)
         return await self._jobs.handle(context, command)
 
     def _on_message(self, exchange: str, routing_key: str) -> None:
         if exchange == COMMANDS:
-            self._through(AFTER, routing_key + SENT, self._node)
+            self._passes_crash_point(AFTER, routing_key + SENT, self._node)
         elif exchange == EVENTS:
-            self._through(AFTER, routing_key, self._worker)
+            self._passes_crash_point(AFTER, routing_key, self._worker)
 
-    def _through(self, moment: Moment, subject: str, member: SimulatedProcess | None = None) -> bool:
+    def _passes_crash_point(self, moment: Moment, subject: str, member: SimulatedProcess | None = None) -> bool:
         """Whether the process was killed at this crash point."""
         if not self._watching:
             return False
         if member is None:
             member = next((one for one in self._members if one.is_in(current_process())), None)
-        place, crash = self.passages.through(moment, subject)
-        self._stirred.set()
+        place, crash = self.crash_points.through(moment, subject)
+        self._changed.set()
         if crash is None or member is None or member.process is None:
             return False
-        (self._work if member is self._worker else self._jobs).going.clear()
-        self.chronicle.note(member.name, f"CRASH {place}")
+        (self._work if member is self._worker else self._jobs).running.clear()
+        self.trace.note(member.name, f"CRASH {place}")
         member.kill(crash.back_after)
         return True
 
     @property
-    def _trouble(self) -> BaseException | None:
-        return self._failed or self._work.trouble or self._jobs.trouble
+    def _problem(self) -> BaseException | None:
+        return self._failed or self._work.problem or self._jobs.problem
 
-    def _is_calm(self) -> bool:
-        if self._jobs.going or (self._work.going and self._worker.ready.is_set()):
+    def _is_idle(self) -> bool:
+        if self._jobs.running or (self._work.running and self._worker.ready.is_set()):
             return False
         ready = (self._server.count(queue) for queue in self._queues)
-        unsent = self._file.look("SELECT 1 FROM outbox LIMIT 1")
+        unsent = self._file.query("SELECT 1 FROM outbox LIMIT 1")
         return (
             all(one.ready.is_set() for one in self._members) and not unsent and not any(one and one[0] for one in ready)
         )
 
     def _broken(self, error: BaseException) -> None:
         self._failed = self._failed or error
-        self._stirred.set()
+        self._changed.set()
 
     @contextmanager
-    def _heard(self, *, buried: bool = False) -> Iterator[None]:
+    def _captured_logs(self, *, discarded: bool = False) -> Iterator[None]:
         """Records what the product logs, and uncaught errors; those of killed processes are dropped."""
         log = logging.getLogger("orchestrix")
-        before, ears = log.propagate, logging.NullHandler() if buried else self.chronicle
-        self.loop.set_exception_handler(lambda loop, context: self.chronicle.note("log", f"uncaught: {context}"))
-        log.addHandler(ears)
-        log.propagate = before and not buried
+        before, handler = log.propagate, logging.NullHandler() if discarded else self.trace
+        self.loop.set_exception_handler(lambda loop, context: self.trace.note("log", f"uncaught: {context}"))
+        log.addHandler(handler)
+        log.propagate = before and not discarded
         try:
             yield
         finally:
-            log.removeHandler(ears)
+            log.removeHandler(handler)
             log.propagate = before
 
 

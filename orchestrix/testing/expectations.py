@@ -54,18 +54,18 @@ class Ending:
     error: str
 
     @classmethod
-    def of(cls, told: StoredSaga, sent: Sequence[SentCommand]) -> Ending:
+    def of(cls, stored: StoredSaga, sent: Sequence[SentCommand]) -> Ending:
         """The ending of a saga whose commands were `sent`."""
-        instance, commands = told.instance, tuple(one.command for one in sent)
+        instance, commands = stored.instance, tuple(one.command for one in sent)
         return cls(
             state=instance.state,
             blocker=instance.blocker,
             data=instance.data,
-            path=tuple(state for state, _ in groupby(change.to_state for change in told.changes)),
+            path=tuple(state for state, _ in groupby(change.to_state for change in stored.changes)),
             commands=commands,
             undone=instance.progress.undone,
             attempts={command: commands.count(command) for command in commands},
-            elapsed=told.changes[-1].at.timestamp() - told.began,
+            elapsed=stored.changes[-1].at.timestamp() - stored.began,
             error=instance.progress.error or "",
         )
 
@@ -88,14 +88,14 @@ class Ending:
 def in_doubt(saga: Saga, ending: Ending) -> frozenset[str]:
     """The steps that were pending when a run failed. After a crash their effects are unknown: like a redelivered or
     late step, they are undone too, although their worker reported a failure."""
-    turns = (before for before, after in pairwise(ending.path) if after in (COMPENSATING, FAILED))
-    return frozenset(step.name for before in turns if (step := saga.step_in(before)) is not None)
+    thread_bridge = (before for before, after in pairwise(ending.path) if after in (COMPENSATING, FAILED))
+    return frozenset(step.name for before in thread_bridge if (step := saga.step_in(before)) is not None)
 
 
-def differences(ending: Ending, expected: Expected, doubtful: Collection[str] = ()) -> Iterator[str]:
+def differences(ending: Ending, expected: Expected, unsure: Collection[str] = ()) -> Iterator[str]:
     """A sentence for each expectation that is not met. Raises `TypeError` for an unknown one.
 
-    `doubtful` are steps that may be undone in addition to the expected ones.
+    `unsure` are steps that may be undone in addition to the expected ones.
     """
     for name, wanted in expected.items():
         if name not in Expected.__annotations__:
@@ -111,8 +111,8 @@ def differences(ending: Ending, expected: Expected, doubtful: Collection[str] = 
             yield from [] if str(wanted) in found else [f"error: {wanted!r} is not in {found!r}"]
         elif name in ("path", "commands", "undone"):
             names = list(wanted)  # type: ignore[call-overload]
-            spare = doubtful if name == "undone" else ()
-            yield from differ(name, [one for one in found if one in names or one not in spare], names)
+            ignored = unsure if name == "undone" else ()
+            yield from differ(name, [one for one in found if one in names or one not in ignored], names)
         else:
             yield from differ(name, found, wanted)
 

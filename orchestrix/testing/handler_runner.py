@@ -13,7 +13,7 @@ from orchestrix.saga.messages import Command
 from orchestrix.testing.crash_points import AFTER, BEFORE, DURING, Moment
 from orchestrix.testing.simulation.virtual_time import UnsupportedOnVirtualTime
 from orchestrix.testing.stubs import StubbedAnswer, When, to_try
-from orchestrix.testing.trace import told
+from orchestrix.testing.trace import shortened
 from orchestrix.worker.context import Context
 from orchestrix.worker.error_mapping import ends_task, main_error, step_error_of, unexpected_error
 from orchestrix.worker.errors import StepFailed
@@ -25,24 +25,25 @@ T = TypeVar("T")
 class HandlerRunner:
     """Executes every command: by the scenario's stubbed answer, or by the author's own handler.
 
-    `through` is called at each crash point, `note` for the trace, `mute` for each command whose events must be lost.
-    `going` counts the executions that will end. `trouble` is an error that is not a step's failure.
+    `passes_crash_point` is called at each crash point, `note` for the trace, `drop_answer` for each command whose
+    events must be lost. `running` counts the executions that will end. `problem` is an error that is not a step's
+    failure.
     """
 
     def __init__(
         self,
         handlers: HandlerTable,
-        whens: Mapping[str, When],
-        through: Callable[[Moment, str], bool],
+        stubs: Mapping[str, When],
+        passes_crash_point: Callable[[Moment, str], bool],
         note: Callable[[str, str], None],
-        mute: Callable[[str], None] | None = None,
+        drop_answer: Callable[[str], None] | None = None,
     ) -> None:
-        self._mute = mute
-        self._handlers, self._settings, self._whens = handlers, handlers.settings, whens
-        self._through, self._note = through, note
+        self._drop_answer = drop_answer
+        self._handlers, self._settings, self._stubs = handlers, handlers.settings, stubs
+        self._passes_crash_point, self._note = passes_crash_point, note
         self._tries: dict[str, list[str]] = {}
-        self.going: set[asyncio.Task[Any]] = set()
-        self.trouble: OrchestrixError | None = None
+        self.running: set[asyncio.Task[Any]] = set()
+        self.problem: OrchestrixError | None = None
 
     async def handle(self, context: Context, command: Command) -> Output:
         """Handles any command."""
@@ -51,28 +52,28 @@ class HandlerRunner:
         self._note("worker", f"begins {command.type}")
         task = asyncio.current_task()
         if task is not None and not (answer and answer.silent):
-            self.going.add(task)
+            self.running.add(task)
         try:
-            output = await self._played(answer, context, command)
+            output = await self._run_stub(answer, context, command)
         except BaseException as error:
             if not ends_task(error, task):
                 self._failed(command, error)
             raise
         finally:
-            self.going.discard(task)
-        self._note("worker", f"ends {command.type} {told(output)}")
+            self.running.discard(task)
+        self._note("worker", f"ends {command.type} {shortened(output)}")
         await self._passes(AFTER, command.type)
         return output
 
-    async def _played(self, answer: StubbedAnswer | None, context: Context, command: Command) -> Output:
+    async def _run_stub(self, answer: StubbedAnswer | None, context: Context, command: Command) -> Output:
         async def own() -> Output:
             return await self._own(context, command)
 
-        if answer is not None and answer.silent and self._mute is not None:
-            self._mute(command.id)
+        if answer is not None and answer.silent and self._drop_answer is not None:
+            self._drop_answer(command.id)
             await asyncio.Event().wait()  # until its time is over: then its slot is free, and still no event arrives
-        work = own() if answer is None else _coroutine(answer.play(own))
-        output: Output = await ObservedAwaitable(work, lambda: self._through(DURING, command.type))
+        work = own() if answer is None else _coroutine(answer.run(own))
+        output: Output = await ObservedAwaitable(work, lambda: self._passes_crash_point(DURING, command.type))
         return output
 
     async def _own(self, context: Context, command: Command) -> Output:
@@ -87,11 +88,11 @@ class HandlerRunner:
         tries = self._tries.setdefault(command.type, [])
         if command.id not in tries:
             tries.append(command.id)
-        when = self._whens.get(command.type)
+        when = self._stubs.get(command.type)
         return to_try(tries.index(command.id) + 1, when.answers) if when is not None else None
 
     async def _passes(self, moment: Moment, subject: str) -> None:
-        if self._through(moment, subject):
+        if self._passes_crash_point(moment, subject):
             await asyncio.Event().wait()  # its process was killed
 
     def _failed(self, command: Command, group: BaseException) -> None:
@@ -99,7 +100,7 @@ class HandlerRunner:
         failure = step_error_of(error) if isinstance(error, StepFailed) else unexpected_error(error)
         self._note("worker", f"fails {command.type} {failure.type}: {failure.message}")
         if isinstance(error, UnsupportedOnVirtualTime | ConfigError):
-            self.trouble = self.trouble or _refusal(command, error)
+            self.problem = self.problem or _refusal(command, error)
 
 
 def _refusal(command: Command, error: OrchestrixError) -> OrchestrixError:

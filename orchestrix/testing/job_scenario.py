@@ -80,39 +80,39 @@ class JobLine:
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _StopRequest:
     """A request to stop the job: at a time, or when it has logged or reported something."""
 
-    tell: StopCall
+    stop: StopCall
     at: float | None = None
     after: str | None = None
     percent: float | None = None
 
 
-class _Heard(logging.Handler):
+class _JobRecorder(logging.Handler):
     """What the job has reported so far (see `context.JobReporter`), and what the worker has logged about it.
 
-    `stirred` is called with the requests to stop that a report has made due.
+    `on_log` is called with the requests to stop that a report has made due.
     """
 
-    def __init__(self, now: Callable[[], float], stirred: Callable[[Callable[[_Word], bool]], None]) -> None:
+    def __init__(self, now: Callable[[], float], on_log: Callable[[Callable[[_StopRequest], bool]], None]) -> None:
         super().__init__(logging.WARNING)
-        self._now, self._stirred = now, stirred
+        self._now, self._on_log = now, on_log
         self.lines: list[JobLine] = []
-        self.shown: list[Mapping[str, Any]] = []
+        self.records: list[Mapping[str, Any]] = []
         self.table: list[tuple[float, str, str]] = []
 
     async def log(self, level: str, message: str) -> None:
         self.lines.append(JobLine(self._now(), level, message))
         self.note(level, message)
-        self._stirred(lambda word: word.after is not None and word.after in message)
+        self._on_log(lambda call: call.after is not None and call.after in message)
 
     async def progress(self, value: Mapping[str, Any]) -> None:
-        self.shown.append(value)
+        self.records.append(value)
         self.note("progress", str(value))
         percent = value.get("percent")
         if isinstance(percent, int | float):
-            self._stirred(lambda word: word.percent is not None and percent >= word.percent)
+            self._on_log(lambda call: call.percent is not None and percent >= call.percent)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Records a warning of the worker, with its cause."""
@@ -181,8 +181,8 @@ class JobStory:
 
     def __init__(self, function: JobFunction, order: JobDispatch, seed: int) -> None:
         self._function, self._order, self._seed = function, order, seed
-        self._words: list[_Word] = []
-        self._heard: _Heard | None = None
+        self._calls: list[_StopRequest] = []
+        self._recorded: _JobRecorder | None = None
         self._ending: AttemptOutcome | None = None
         self._status = ""
         self._elapsed = 0.0
@@ -199,18 +199,20 @@ class JobStory:
         """Cancels the job: `at` a time after its start, `after` it has logged a line that contains this text, or when
         its progress has reached `percent`. Raises `ConfigError` unless one of them is given."""
         demand("cancel", reason=(reason, REASON))
-        return self._stop("cancel", lambda halt: halt.set(StopCause.CANCELLED, reason), at, after, percent)
+        return self._stop(
+            "cancel", lambda stop_signal: stop_signal.set(StopCause.CANCELLED, reason), at, after, percent
+        )
 
     def worker_stops(
         self, *, at: Span | None = None, after: str | None = None, percent: float | None = None
     ) -> JobStory:
         """Stops the worker after its usual wait for the job; the point is given as in `cancel`."""
 
-        def tell(halt: StopSignal) -> None:
-            halt.set(StopCause.WORKER_STOPPED, "the worker stopped before the job ended")
-            halt.hurry()
+        def stop(stop_signal: StopSignal) -> None:
+            stop_signal.set(StopCause.WORKER_STOPPED, "the worker stopped before the job ended")
+            stop_signal.set_urgent()
 
-        return self._stop("worker_stops", tell, at, after, percent)
+        return self._stop("worker_stops", stop, at, after, percent)
 
     def run(self, *, limit: Span = "1h") -> JobStory:
         """Runs the attempt to its end. Raises `StoryError` if it does not end within `limit`."""
@@ -219,9 +221,9 @@ class JobStory:
         loop = VirtualLoop()
         with clock.use(VirtualClock(loop, SeededRng(f"{self._seed}:job"))):
             try:
-                loop.run_until_complete(self._play(loop, seconds_of(limit)))
+                loop.run_until_complete(self._run(loop, seconds_of(limit)))
             finally:
-                loop.bury()
+                loop.discard()
                 loop.close()
         return self
 
@@ -242,43 +244,45 @@ class JobStory:
     @property
     def logs(self) -> list[JobLine]:
         """Its log."""
-        return list(self._heard.lines) if self._heard is not None else []
+        return list(self._recorded.lines) if self._recorded is not None else []
 
     @property
     def progress(self) -> list[Mapping[str, Any]]:
         """Each progress that it reported."""
-        return list(self._heard.shown) if self._heard is not None else []
+        return list(self._recorded.records) if self._recorded is not None else []
 
     def table(self) -> str:
         """All that happened, by time."""
-        told = self._heard.table if self._heard is not None else []
-        lines = [f"{at:10.3f}  {what:<8}  {text}" for at, what, text in told]
+        rows = self._recorded.table if self._recorded is not None else []
+        lines = [f"{at:10.3f}  {what:<8}  {text}" for at, what, text in rows]
         return "\n".join([f"{'seconds':>10}  what", *lines])
 
     # Execution.
 
-    def _stop(self, call: str, tell: StopCall, at: Span | None, after: str | None, percent: float | None) -> JobStory:
+    def _stop(self, call: str, stop: StopCall, at: Span | None, after: str | None, percent: float | None) -> JobStory:
         if sum(one is not None for one in (at, after, percent)) != 1:
             raise ConfigError("give one of at= (a time), after= (a line of its log) or percent= (of its progress)")
         demand(call, after=(after, perhaps(TEXT)), percent=(percent, perhaps(PERCENT)))
-        self._words.append(_Word(tell, None if at is None else seconds_of(at), after, percent))
+        self._calls.append(_StopRequest(stop, None if at is None else seconds_of(at), after, percent))
         return self
 
-    async def _play(self, loop: VirtualLoop, limit: float) -> None:
-        halt, turns, began = StopSignal(), ThreadBridge(), loop.time()
+    async def _run(self, loop: VirtualLoop, limit: float) -> None:
+        stop_signal, thread_bridge, began = StopSignal(), ThreadBridge(), loop.time()
 
-        def stirred(fits: Callable[[_Word], bool]) -> None:
-            for word in self._words:
-                if fits(word):
-                    word.tell(halt)
+        def on_log(fits: Callable[[_StopRequest], bool]) -> None:
+            for call in self._calls:
+                if fits(call):
+                    call.stop(stop_signal)
 
-        self._heard = heard = _Heard(lambda: loop.time() - began, stirred)
-        context = JobContext(self._order, self._function.queue, heard, halt, turns.ask, self._function.settings)
-        for word in self._words:
-            if word.at is not None:
-                loop.call_later(word.at, word.tell, halt)
-        over = self._times_out(loop, halt)
-        performance = JobExecution(self._function, context, halt, self._order.told, turns.call)
+        self._recorded = heard = _JobRecorder(lambda: loop.time() - began, on_log)
+        context = JobContext(
+            self._order, self._function.queue, heard, stop_signal, thread_bridge.ask, self._function.settings
+        )
+        for call in self._calls:
+            if call.at is not None:
+                loop.call_later(call.at, call.stop, stop_signal)
+        over = self._times_out(loop, stop_signal)
+        performance = JobExecution(self._function, context, stop_signal, self._order.log_fields, thread_bridge.call)
         try:
             with heard.listening():
                 async with asyncio.timeout(limit):
@@ -286,22 +290,22 @@ class JobStory:
         except TimeoutError:
             raise StoryError(f"the job did not end within {limit:g} s\n\n{self.table()}") from None
         finally:
-            halt.over, self._elapsed = True, loop.time() - began
+            stop_signal.over, self._elapsed = True, loop.time() - began
         self._ending, self._status = ending, TIMED_OUT if over() or _is_timeout(ending) else ending.status
         heard.note("ends", f"{self._status} {_error(ending)}".rstrip())
 
-    def _times_out(self, loop: VirtualLoop, halt: StopSignal) -> Callable[[], bool]:
+    def _times_out(self, loop: VirtualLoop, stop_signal: StopSignal) -> Callable[[], bool]:
         """Simulates the coordinator's time-out; the result says whether it came first."""
-        said: list[bool] = []
+        expired: list[bool] = []
 
-        def tell() -> None:
-            if halt.cause is None:
-                said.append(True)
-                halt.set(StopCause.CANCELLED, "timed out")
+        def expire() -> None:
+            if stop_signal.cause is None:
+                expired.append(True)
+                stop_signal.set(StopCause.CANCELLED, "timed out")
 
         if self._order.timeout is not None:
-            loop.call_later(self._order.timeout, tell)
-        return lambda: bool(said)
+            loop.call_later(self._order.timeout, expire)
+        return lambda: bool(expired)
 
     def _differences(self, expected: JobExpected) -> Iterator[str]:
         ending = self.ending

@@ -33,16 +33,16 @@ def orchestrix_story(pytestconfig: pytest.Config) -> Iterator[Callable[..., Stor
     from orchestrix.testing import given
     from orchestrix.testing.project import AuthorProject
 
-    project, told = AuthorProject(pytestconfig.rootpath), []
+    project, stories = AuthorProject(pytestconfig.rootpath), []
 
-    def tell(saga: str | Saga, *, handlers: Part | Iterable[Part] | None = None, **more: Any) -> Story:
+    def make_story(saga: str | Saga, *, handlers: Part | Iterable[Part] | None = None, **more: Any) -> Story:
         found = project.saga(saga) if isinstance(saga, str) else saga
         story = given(found, handlers=project.handlers(found) if handlers is None else handlers, **more)
-        told.append(story)
+        stories.append(story)
         return story
 
-    yield tell
-    for story in told:
+    yield make_story
+    for story in stories:
         story.close()
 
 

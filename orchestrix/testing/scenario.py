@@ -40,7 +40,7 @@ from orchestrix.testing.arguments import (
     plain,
 )
 from orchestrix.testing.author_settings import Given
-from orchestrix.testing.crash_points import AFTER, BEFORE, CrashPoint, PlannedCrash, place_of
+from orchestrix.testing.crash_points import AFTER, BEFORE, CrashPoint, PlannedCrash, crash_point_of
 from orchestrix.testing.durations import Span, is_span, seconds_of
 from orchestrix.testing.environment import ScenarioEnvironment, ScenarioSetup, StoryError
 from orchestrix.testing.expectations import Ending, Expected, differences, in_doubt
@@ -84,11 +84,11 @@ class Story:
     Actions of a person can be applied between two `run`s. Times are virtual: ten minutes pass in half a second.
     """
 
-    def __init__(self, plot: ScenarioSetup) -> None:
-        self._plot = plot
+    def __init__(self, setup: ScenarioSetup) -> None:
+        self._setup = setup
         self._crashes: list[PlannedCrash] = []
         self._acts: list[Act] = []
-        self._stage: ScenarioEnvironment | None = None
+        self._environment: ScenarioEnvironment | None = None
         self._closing: Callable[[], object] = lambda: None
         self._closed = False
         open_scenarios.add(self)
@@ -100,7 +100,7 @@ class Story:
         Raises `ConfigError` if the saga has no such command.
         """
         self._known(command)
-        return self._plot.whens.setdefault(command, When(command))
+        return self._setup.stubs.setdefault(command, When(command))
 
     @called_as('story.crash(after="cmd.pay", nth=2, back_after="5s")', ConfigError)
     def crash(
@@ -121,7 +121,7 @@ class Story:
         """
         names = {"before": before, "during": during, "after": after}
         demand("crash", **{name: (value, perhaps(TEXT)) for name, value in names.items()}, nth=(nth, COUNT))
-        place = place_of(self._plot.saga, before, during, after, nth)
+        place = crash_point_of(self._setup.saga, before, during, after, nth)
         self._crashes.append(PlannedCrash(place, seconds_of(back_after)))
         return self
 
@@ -133,7 +133,7 @@ class Story:
         Raises `StoryError` if that is not reached within `limit`.
         """
         longest = seconds_of(limit)
-        self._do(lambda stage: _run(stage, until, longest))
+        self._do(lambda environment: _run(environment, until, longest))
         return self
 
     # Actions of a person; each raises `IllegalTransition` where it is not allowed.
@@ -183,7 +183,7 @@ class Story:
         """Raises `AssertionError`, with all that happened, if the saga's state differs, or a crash point was never
         reached."""
         __tracebackhide__ = True
-        wrong = [*differences(self.ending, expected), *_missed(self._played)]
+        wrong = [*differences(self.ending, expected), *_missed(self._ran)]
         if wrong:
             raise AssertionError("\n".join([*wrong, "", self.table()]))
 
@@ -207,38 +207,40 @@ class Story:
         __tracebackhide__ = True
         demand("crash_everywhere", fresh=(fresh, perhaps(FUNCTION)), check=(check, perhaps(FUNCTION)))
         demand("crash_everywhere", may_differ=(may_differ, DIFFERENCES))
-        paths = fields(self._plot.saga, may_differ)
-        calm = self._again([], expected, fresh, check)
-        if calm.wrong:
-            raise AssertionError("\n".join(["without a crash:", *calm.wrong, "", calm.table]))
-        assert calm.ending is not None, "it has come to its end, for nothing is wrong"
-        wanted: Expected = {**calm.ending.without(paths).result(may_differ), **expected}
-        doubtful = in_doubt(self._plot.saga, calm.ending) if "undone" in may_differ else ()
-        loose = [] if "data" in expected else paths
-        again = partial(self._again, expected=wanted, fresh=fresh, check=check, doubtful=doubtful, loose=loose)
-        bad = [played for place in calm.places if (played := again([PlannedCrash(place)])).wrong]
+        paths = fields(self._setup.saga, may_differ)
+        undisturbed = self._run_with_crashes([], expected, fresh, check)
+        if undisturbed.wrong:
+            raise AssertionError("\n".join(["without a crash:", *undisturbed.wrong, "", undisturbed.table]))
+        assert undisturbed.ending is not None, "it has come to its end, for nothing is wrong"
+        wanted: Expected = {**undisturbed.ending.without(paths).result(may_differ), **expected}
+        unsure = in_doubt(self._setup.saga, undisturbed.ending) if "undone" in may_differ else ()
+        free_fields = [] if "data" in expected else paths
+        again = partial(
+            self._run_with_crashes, expected=wanted, fresh=fresh, check=check, unsure=unsure, free_fields=free_fields
+        )
+        bad = [played for place in undisturbed.places if (played := again([PlannedCrash(place)])).wrong]
         if bad:
             lines = [
-                f"{len(bad)} of {len(calm.places)} crashes change the end:",
+                f"{len(bad)} of {len(undisturbed.places)} crashes change the end:",
                 *(str(one) for one in bad[:SHOWN_RUNS]),
             ]
             raise AssertionError("\n".join([*lines, "", f"{bad[0]}:", bad[0].table]))
-        return calm.places
+        return undisturbed.places
 
     @property
     def ending(self) -> Ending:
         """The saga's current state. Raises `StoryError` before the first `run`."""
-        return _ending(self._played)
+        return _ending(self._ran)
 
     def tries(self, command: str) -> list[float]:
         """When each try of the command was sent, in seconds after the start. Raises `ConfigError` if the saga has no
         such command."""
         self._known(command)
-        return [sent.at for sent in self._played.chronicle.commands if sent.command == command]
+        return [sent.at for sent in self._ran.trace.commands if sent.command == command]
 
     def table(self) -> str:
         """All that happened: messages, handler executions, crashes, and the saga's history."""
-        return _table(self._played)
+        return _table(self._ran)
 
     def close(self) -> None:
         """Releases its resources; it cannot be used afterwards. Otherwise that is done on garbage collection."""
@@ -247,21 +249,21 @@ class Story:
 
     def _known(self, command: str) -> None:
         """Raises `ConfigError` unless the saga has the command, or the job."""
-        catalog = Catalog([self._plot.saga])
+        catalog = Catalog([self._setup.saga])
         known = (*catalog.commands, *catalog.jobs)
         if command not in known:
-            raise ConfigError(f"saga {self._plot.saga.name!r} has no command {command}; it has {', '.join(known)}")
+            raise ConfigError(f"saga {self._setup.saga.name!r} has no command {command}; it has {', '.join(known)}")
 
     @property
-    def _played(self) -> ScenarioEnvironment:
+    def _ran(self) -> ScenarioEnvironment:
         self._refuse_closed()
-        if self._stage is None:
+        if self._environment is None:
             raise StoryError("the story has not run yet: call run() first")
-        return self._stage
+        return self._environment
 
     def _ask(self, ask: ActionRequest) -> Story:
         demand(ask.verb.value, reason=(ask.reason, REASON))
-        self._do(lambda stage: stage.play(stage.ask(ask)))
+        self._do(lambda environment: environment.run_in_virtual_time(environment.ask(ask)))
         return self
 
     def _refuse_closed(self) -> None:
@@ -270,48 +272,48 @@ class Story:
 
     def _do(self, act: Act) -> None:
         self._refuse_closed()
-        if self._stage is None:
-            self._stage = stage = self._made(self._crashes)
-            self._closing = weakref.finalize(self, stage.close)
-            stage.play(stage.open())
+        if self._environment is None:
+            self._environment = environment = self._made(self._crashes)
+            self._closing = weakref.finalize(self, environment.close)
+            environment.run_in_virtual_time(environment.open())
         self._acts.append(act)
-        act(self._stage)
+        act(self._environment)
 
     def _made(self, crashes: list[PlannedCrash]) -> ScenarioEnvironment:
-        catalog = Catalog([self._plot.saga])
+        catalog = Catalog([self._setup.saga])
         for command in (*catalog.commands, *catalog.jobs):
-            if command not in self._plot.handlers and command not in self._plot.whens:
+            if command not in self._setup.handlers and command not in self._setup.stubs:
                 raise ConfigError(f'{command} has no handler: give one, or use story.when("{command}").succeeds()')
-        return ScenarioEnvironment(self._plot, crashes)
+        return ScenarioEnvironment(self._setup, crashes)
 
-    def _again(
+    def _run_with_crashes(
         self,
         crashes: list[PlannedCrash],
         expected: Expected,
         fresh: Check | None,
         check: Check | None,
-        doubtful: Collection[str] = (),
-        loose: Sequence[list[str]] = (),
+        unsure: Collection[str] = (),
+        free_fields: Sequence[list[str]] = (),
     ) -> CrashRun:
         if fresh is not None:
             fresh()
-        stage, again = self._made([*self._crashes, *crashes]), CrashRun(crashes)
+        environment, again = self._made([*self._crashes, *crashes]), CrashRun(crashes)
         try:
-            stage.play(stage.open())
-            for act in self._acts or [lambda stage: _run(stage, None, 3600.0)]:
-                act(stage)
-            again.ending = _ending(stage)
+            environment.run_in_virtual_time(environment.open())
+            for act in self._acts or [lambda environment: _run(environment, None, 3600.0)]:
+                act(environment)
+            again.ending = _ending(environment)
             again.wrong += [
-                *differences(again.ending.without(loose), expected, doubtful),
-                *_missed(stage),
+                *differences(again.ending.without(free_fields), expected, unsure),
+                *_missed(environment),
                 *_checked(check),
             ]
         except OrchestrixError as error:
             again.wrong.append(str(error))
         finally:
-            again.places += stage.passages.passed
-            again.table = _table(stage) if again.wrong and again.ending is not None else ""
-            stage.close()
+            again.places += environment.crash_points.passed
+            again.table = _table(environment) if again.wrong and again.ending is not None else ""
+            environment.close()
         return again
 
 
@@ -330,46 +332,48 @@ class CrashRun:
         return f"{where}: {'; '.join(one.splitlines()[0] for one in self.wrong)}"
 
 
-def _run(stage: ScenarioEnvironment, until: Span | str | None, limit: float) -> None:
+def _run(environment: ScenarioEnvironment, until: Span | str | None, limit: float) -> None:
     if until is None:
-        if not stage.play(_to_rest(stage, limit)):
-            raise StoryError(f"the saga neither ended nor blocked within {limit:g} s\n\n{_table(stage)}")
+        if not environment.run_in_virtual_time(_until_idle(environment, limit)):
+            raise StoryError(f"the saga neither ended nor blocked within {limit:g} s\n\n{_table(environment)}")
     elif is_span(until):
-        ends = seconds_of(until) + stage.began
-        stage.play(stage.until(lambda: False, ends - stage.loop.time()))
+        ends = seconds_of(until) + environment.began
+        environment.run_in_virtual_time(environment.until(lambda: False, ends - environment.loop.time()))
     else:
-        reached = _reached(stage, str(until))
-        stage.play(stage.until(lambda: reached() or stage.rests, limit))
+        reached = _reached(environment, str(until))
+        environment.run_in_virtual_time(environment.until(lambda: reached() or environment.is_idle, limit))
         if not reached():
-            raise StoryError(f"it did not reach {until}\n\n{_table(stage)}")
+            raise StoryError(f"it did not reach {until}\n\n{_table(environment)}")
 
 
-async def _to_rest(stage: ScenarioEnvironment, limit: float) -> bool:
-    rests = await stage.until(lambda: stage.rests, limit)
+async def _until_idle(environment: ScenarioEnvironment, limit: float) -> bool:
+    rests = await environment.until(lambda: environment.is_idle, limit)
     if rests:
-        await stage.settle()
+        await environment.settle()
     return rests
 
 
-def _reached(stage: ScenarioEnvironment, what: str) -> Callable[[], bool]:
-    catalog = Catalog([stage.plot.saga])
+def _reached(environment: ScenarioEnvironment, what: str) -> Callable[[], bool]:
+    catalog = Catalog([environment.setup.saga])
     work = (*catalog.commands, *catalog.jobs)
     if what in work or what in catalog.events:
         moment = BEFORE if what in work else AFTER
-        before = stage.passed(moment, what)
-        return lambda: stage.passed(moment, what) > before
-    states = {state for move in stage.plot.saga.moves for state in move}
+        before = environment.passed(moment, what)
+        return lambda: environment.passed(moment, what) > before
+    states = {state for move in environment.setup.saga.moves for state in move}
     if what not in states:
-        raise ConfigError(f"{what!r} is not a time, nor a state, command or event of saga {stage.plot.saga.name!r}")
-    return lambda: stage.row is not None and stage.row.state == what
+        raise ConfigError(
+            f"{what!r} is not a time, nor a state, command or event of saga {environment.setup.saga.name!r}"
+        )
+    return lambda: environment.row is not None and environment.row.state == what
 
 
-def _ending(stage: ScenarioEnvironment) -> Ending:
-    return Ending.of(stage.play(stage.told()), stage.chronicle.commands)
+def _ending(environment: ScenarioEnvironment) -> Ending:
+    return Ending.of(environment.run_in_virtual_time(environment.stored_saga()), environment.trace.commands)
 
 
-def _missed(stage: ScenarioEnvironment) -> list[str]:
-    return [f"the crash {place} never happened" for place in stage.passages.missed()]
+def _missed(environment: ScenarioEnvironment) -> list[str]:
+    return [f"the crash {place} never happened" for place in environment.crash_points.missed()]
 
 
 def _checked(check: Check | None) -> list[str]:
@@ -379,6 +383,6 @@ def _checked(check: Check | None) -> list[str]:
         return [f"check: {wrong}"]
 
 
-def _table(stage: ScenarioEnvironment) -> str:
-    told = stage.play(stage.told())
-    return stage.chronicle.table(told.rows())
+def _table(environment: ScenarioEnvironment) -> str:
+    stored = environment.run_in_virtual_time(environment.stored_saga())
+    return environment.trace.table(stored.rows())

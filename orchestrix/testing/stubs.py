@@ -22,9 +22,9 @@ OwnHandler: TypeAlias = Callable[[], Awaitable[Output]]
 
 @dataclass(frozen=True, slots=True)
 class StubbedAnswer:
-    """`play` is called instead of the handler; `times` is for how many tries, None for all that follow."""
+    """`run` is called instead of the handler; `times` is for how many tries, None for all that follow."""
 
-    play: Callable[[OwnHandler], Awaitable[Output]]
+    run: Callable[[OwnHandler], Awaitable[Output]]
     times: int | None = None
     silent: bool = False
 
@@ -49,22 +49,24 @@ class When:
         """
         demand("fails", retryable=(retryable, FLAG))
         after = None if retry_after is None else seconds_of(retry_after)
-        told = StepFailed(type, message, retryable=retryable, retry_after=after)
+        failure = StepFailed(type, message, retryable=retryable, retry_after=after)
 
-        async def play(_own: OwnHandler) -> Output:
-            raise StepFailed(told.type, told.message, retryable=told.retryable, retry_after=told.retry_after)
+        async def answer(_own: OwnHandler) -> Output:
+            raise StepFailed(
+                failure.type, failure.message, retryable=failure.retryable, retry_after=failure.retry_after
+            )
 
-        return self._add(StubbedAnswer(play))
+        return self._add(StubbedAnswer(answer))
 
     @called_as('.holds("the amount is over the limit")', ConfigError)
     def holds(self, reason: str = "stubbed", *, unsure: bool = False) -> When:
         """The step asks for a person: the saga waits for one, with the blocker `held`. `unsure` is as in `Hold`."""
         demand("holds", reason=(reason, REASON), unsure=(unsure, FLAG))
 
-        async def play(_own: OwnHandler) -> Output:
+        async def answer(_own: OwnHandler) -> Output:
             raise Hold(reason, unsure=unsure)
 
-        return self._add(StubbedAnswer(play))
+        return self._add(StubbedAnswer(answer))
 
     @called_as('.succeeds({"seat": "row 1"})', ConfigError)
     def succeeds(self, output: Mapping[str, Any] | None = None) -> When:
@@ -72,21 +74,21 @@ class When:
         demand("succeeds", output=(output, perhaps(OBJECT)))
         plain("succeeds", output=output)
 
-        async def play(_own: OwnHandler) -> Output:
+        async def answer(_own: OwnHandler) -> Output:
             return output
 
-        return self._add(StubbedAnswer(play))
+        return self._add(StubbedAnswer(answer))
 
     @called_as('.takes("5m")', ConfigError)
     def takes(self, span: Span) -> When:
         """The command's own handler is called after this time."""
         wait = seconds_of(span)
 
-        async def play(own: OwnHandler) -> Output:
+        async def answer(own: OwnHandler) -> Output:
             await asyncio.sleep(wait)
             return await own()
 
-        return self._add(StubbedAnswer(play))
+        return self._add(StubbedAnswer(answer))
 
     def never_answers(self) -> When:
         """No event ever arrives: only the step's deadline ends the try."""

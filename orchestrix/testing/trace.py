@@ -53,7 +53,7 @@ class ScenarioTrace(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Records a warning of the product, with its cause."""
         error = record.exc_info[1] if record.exc_info else None
-        self.note("log", record.getMessage() + (f": {error!r}{_where(error)}" if error is not None else ""))
+        self.note("log", record.getMessage() + (f": {error!r}{_origin(error)}" if error is not None else ""))
 
     def published(self, message: Outgoing, queues: Sequence[str]) -> None:
         """Records a message that the broker has accepted."""
@@ -62,7 +62,7 @@ class ScenarioTrace(logging.Handler):
             self._command(message, body)
         elif message.exchange == EVENTS:
             error = body.get("error")
-            self.note("worker", f"{message.routing_key} {told(error or body.get('data', {}))}")
+            self.note("worker", f"{message.routing_key} {shortened(error or body.get('data', {}))}")
         elif message.exchange == DEAD:
             self.note("worker", f"dead letter {message.routing_key}: {message.headers.get('x-reason')}")
         self.on_message(message.exchange, message.routing_key)
@@ -94,7 +94,7 @@ class ScenarioTrace(logging.Handler):
         return "\n".join([f"{'seconds':>10}  {'who':<7} what", *lines])
 
 
-def told(fields: Any) -> str:
+def shortened(fields: Any) -> str:
     """Shortened JSON; what is not JSON is shown all the same, because the worker rejects it."""
     try:
         text = json.dumps(fields, ensure_ascii=False) if fields else ""
@@ -103,7 +103,7 @@ def told(fields: Any) -> str:
     return text if len(text) <= TABLE_WIDTH else f"{text[:TABLE_WIDTH]}…"
 
 
-def _where(error: BaseException) -> str:
+def _origin(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -22,7 +22,7 @@ class Backpressure:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._troubles: set[str] = set()
+        self._problems: set[str] = set()
         self._since = 0.0
         self._paused = False
         self._lock = asyncio.Lock()
@@ -30,14 +30,14 @@ class Backpressure:
     @property
     def current(self) -> bool:
         """Whether anything is unavailable."""
-        return bool(self._troubles)
+        return bool(self._problems)
 
     async def note(self, key: str, error: object) -> None:
         """Notes that what `key` stands for is unavailable (still or from now on) because of `error`."""
-        if not self._troubles:
+        if not self._problems:
             self._since = clock.monotonic()
             LOGGER.warning("commands paused: %s", error)
-        self._troubles.add(key)
+        self._problems.add(key)
         if clock.monotonic() - self._since >= REOPEN_AFTER_S:
             self._since = clock.monotonic()
             LOGGER.warning("commands paused for %d s, requeueing them for other workers: %s", REOPEN_AFTER_S, error)
@@ -48,15 +48,15 @@ class Backpressure:
 
     async def over(self, key: str) -> None:
         """Notes that what `key` stands for works, or is no longer needed."""
-        if key in self._troubles:
-            self._troubles.discard(key)
-            if not self._troubles:
+        if key in self._problems:
+            self._problems.discard(key)
+            if not self._problems:
                 LOGGER.warning("commands resumed")
             await self._follow()
 
-    async def halt(self) -> None:
+    async def stop_receiving(self) -> None:
         """Takes nothing new from now on, because the worker stops."""
-        self._troubles.add("stop")
+        self._problems.add("stop")
         await self._follow()
 
     async def _follow(self) -> None:

@@ -72,11 +72,11 @@ def _runner(
         broker,
         jobs,
         queues,
-        guard.look,
+        guard.check,
         worker_id=guard.worker_id,
-        places=tuned.concurrency,
+        slots=tuned.concurrency,
         stop_timeout=tuned.stop_timeout,
-        beat=settings.jobs.beat,
+        heartbeat_s=settings.jobs.beat,
     )
 
 

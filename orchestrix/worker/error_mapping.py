@@ -62,7 +62,7 @@ def main_error(error: BaseException) -> BaseException:
 def unexpected_error(error: BaseException) -> StepError:
     """The failure for an unexpected error: retryable, except where the function itself is written wrongly."""
     meant = _meant(error)
-    return StepError(type(meant).__name__, text_of(meant) or _wordless(meant), not isinstance(meant, BadCall))
+    return StepError(type(meant).__name__, text_of(meant) or _default_text(meant), not isinstance(meant, BadCall))
 
 
 def traced(error: BaseException) -> BaseException:
@@ -99,7 +99,7 @@ def _meant(error: BaseException) -> BaseException:
     return cause if hidden and cause is not None else error
 
 
-def _wordless(error: BaseException) -> str:
+def _default_text(error: BaseException) -> str:
     return next((words for kind, words in _WORDLESS if isinstance(error, kind)), NO_REASON_GIVEN)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final, ParamSpec
 from orchestrix.errors import Invalid, RetryableError, SchemaMismatch, Unavailable
 from orchestrix.quantities import duration
 from orchestrix.saga.errors import OrchestrixError
-from orchestrix.saga.validation.arguments import FLAG, SECONDS, ArgumentKind, complaint, number, perhaps
+from orchestrix.saga.validation.arguments import FLAG, SECONDS, ArgumentKind, number, perhaps, type_problem
 from orchestrix.saga.validation.signatures import made_as
 
 __all__ = ["INFRASTRUCTURE_ERRORS", "BadCall", "Hold", "Permanent", "Retry", "StepFailed", "Transient", "Unavailable"]
@@ -178,7 +178,7 @@ def text_of(value: object) -> str:
 def demand(call: str, **given: tuple[object, ArgumentKind]) -> None:
     """Raises `BadCall` for the first of these parameters of `call` that is not of its kind."""
     for name, (value, kind) in given.items():
-        if (wrong := complaint(f"{call}(", name, value, kind)) is not None:
+        if (wrong := type_problem(f"{call}(", name, value, kind)) is not None:
             raise BadCall(wrong)
 
 

@@ -19,7 +19,7 @@ def is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in LIBRARY_PACKAGES
 
 
-def place_of(function: object) -> str:
+def describe_function(function: object) -> str:
     """The function, for people."""
     name = getattr(function, "__qualname__", None)
     return f"{getattr(function, '__module__', '?')}.{name}" if name is not None else brief(function)
@@ -28,15 +28,19 @@ def place_of(function: object) -> str:
 def checked(function: Callable[..., Any], count: int, arguments: str) -> None:
     """Raises `ConfigError` unless it takes `count` `arguments`, and answers by what it returns."""
     if not callable(function):
-        raise ConfigError(f"{place_of(function)} is not a function: write def or async def below the decorator")
+        raise ConfigError(
+            f"{describe_function(function)} is not a function: write def or async def below the decorator"
+        )
     if isinstance(function, type):
-        raise ConfigError(f"{place_of(function)} is a class: write def or async def below the decorator")
+        raise ConfigError(f"{describe_function(function)} is a class: write def or async def below the decorator")
     if (kind := _yielding(function)) is not None:
-        raise ConfigError(f"{place_of(function)} is {kind} function (it has a yield): return a mapping, or None")
+        raise ConfigError(
+            f"{describe_function(function)} is {kind} function (it has a yield): return a mapping, or None"
+        )
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:
-        raise ConfigError(f"{place_of(function)} must take {arguments}") from None
+        raise ConfigError(f"{describe_function(function)} must take {arguments}") from None
     except ValueError:  # a function written in C has no signature
         pass
 

@@ -11,7 +11,7 @@ from orchestrix.saga.messages import Command
 from orchestrix.saga.steps import check_command
 from orchestrix.saga.validation.arguments import brief
 from orchestrix.saga.validation.signatures import called_as
-from orchestrix.worker.function_checks import checked, place_of
+from orchestrix.worker.function_checks import checked, describe_function
 
 from .context import Context
 
@@ -51,7 +51,7 @@ def handles(command: str) -> Callable[[H], H]:
 
 def _check(command: object) -> None:
     """Raises `ConfigError` for what cannot be a command's name."""
-    what = place_of(command) if callable(command) else brief(command)
+    what = describe_function(command) if callable(command) else brief(command)
     if not isinstance(command, str) or not command.startswith("cmd."):
         raise ConfigError(f'@handles({what}): write the command\'s name, as in @handles("cmd.createGitRepo")')
     try:
@@ -75,7 +75,9 @@ class HandlerTable(Mapping[str, Handler]):
         checked(handler, *TAKES)
         known = self._handlers.setdefault(command, handler)
         if known is not handler:
-            raise ConfigError(f"{command} has two handlers, {place_of(known)} and {place_of(handler)}: remove one")
+            raise ConfigError(
+                f"{command} has two handlers, {describe_function(known)} and {describe_function(handler)}: remove one"
+            )
 
     def __getitem__(self, command: str) -> Handler:
         return self._handlers[command]

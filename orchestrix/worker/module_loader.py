@@ -147,22 +147,22 @@ def _load(name: str, setting: str, folder: str | None) -> ModuleType:
 
 def _cause(name: str, error: BaseException, folder: str | None) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-        places = " or in ".join(dict.fromkeys(filter(None, (folder, os.getcwd()))))
-        return f"no module {error.name!r} in {places} or on the Python path"
+        slots = " or in ".join(dict.fromkeys(filter(None, (folder, os.getcwd()))))
+        return f"no module {error.name!r} in {slots} or on the Python path"
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
-    said = _said(error)
-    return " ".join(f"{said} ({_place(error)})".split())
+    text = _import_problem(error)
+    return " ".join(f"{text} ({_author_line(error)})".split())
 
 
-def _said(error: BaseException) -> str:
+def _import_problem(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"it imports {error.name!r}, which Python does not find"
-    told = unexpected_error(error)
-    return told.message if isinstance(error, OrchestrixError) else f"{told.type}: {told.message}"
+    text = unexpected_error(error)
+    return text.message if isinstance(error, OrchestrixError) else f"{text.type}: {text.message}"
 
 
-def _place(error: BaseException) -> str:
+def _author_line(error: BaseException) -> str:
     """The last line that ran and is not one of ours: the author's, or that of a library that the author called."""
     frames = traceback.walk_tb(error.__traceback__)
     theirs = [(frame, line) for frame, line in frames if not is_ours(frame)]

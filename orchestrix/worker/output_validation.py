@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from orchestrix.saga.messages import MAX_DATA, UnreadableMessage, dump, explained, load
 from orchestrix.saga.validation.arguments import called
-from orchestrix.saga.validation.json_values import flaw
+from orchestrix.saga.validation.json_values import json_problem
 from orchestrix.worker.errors import text_of
 
 
@@ -24,33 +24,33 @@ def sendable(output: object) -> dict[str, Any] | None:
     return carried(output, MAX_DATA)
 
 
-def carried(value: Mapping[Any, Any], most: int) -> dict[str, Any]:
-    """`value` as the reader of a message will have it; at most `most` bytes of JSON.
+def carried(value: Mapping[Any, Any], limit: int) -> dict[str, Any]:
+    """`value` as the reader of a message will have it; at most `limit` bytes of JSON.
 
     Raises `ValueError` with a sentence that says where it cannot be sent.
     """
     try:
-        return _read(dict(value), most)
+        return _read(dict(value), limit)
     except (TypeError, ValueError, RecursionError, UnreadableMessage) as bad:
         raise ValueError(explained(bad)) from bad
     except BaseException as broken:  # of a mapping of the author's own
         raise ValueError(f"it cannot be read: {type(broken).__name__}: {text_of(broken)}") from broken
 
 
-def _read(plain: dict[Any, Any], most: int) -> dict[str, Any]:
+def _read(plain: dict[Any, Any], limit: int) -> dict[str, Any]:
     """Only what does not survive the round trip is checked part by part, because that takes far longer than JSON."""
     found: dict[str, Any] | None = None
     try:
         body = dump(plain)
-        if len(body) <= most:
+        if len(body) <= limit:
             found = load(b'{"data":%b}' % body)["data"]
     except (TypeError, ValueError, RecursionError, UnreadableMessage):
-        _refuse(flaw(plain))
+        _refuse(json_problem(plain))
         raise
     if found is None:
-        raise ValueError(f"it has {len(body)} bytes; at most {most} are allowed")
+        raise ValueError(f"it has {len(body)} bytes; at most {limit} are allowed")
     if found != plain:  # a key that is not a string comes back as one
-        _refuse(flaw(plain))
+        _refuse(json_problem(plain))
     return found
 
 

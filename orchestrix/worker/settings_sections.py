@@ -91,22 +91,22 @@ def checked(values: BaseModel) -> tuple[str, str, str]:
     try:
         return str(check() or ""), "", ""
     except (UnicodeError, ValidationError) as wrong:  # whose arguments are not for people
-        return "", _unforeseen(f"{_called(values)}.{CHECK_METHOD}", wrong), ""
+        return "", _unexpected(f"{_called(values)}.{CHECK_METHOD}", wrong), ""
     except ValueError as wrong:
-        said = [*map(str, wrong.args), "", ""]
-        return "", said[0] or "it cannot be used", said[1]
+        parts = [*map(str, wrong.args), "", ""]
+        return "", parts[0] or "it cannot be used", parts[1]
     except Exception as wrong:
-        return "", _unforeseen(f"{_called(values)}.{CHECK_METHOD}", wrong), ""
+        return "", _unexpected(f"{_called(values)}.{CHECK_METHOD}", wrong), ""
 
 
 def _called(values: BaseModel) -> str:
     return f"{type(values).__module__}.{type(values).__qualname__}"
 
 
-def _unforeseen(where: str, error: Exception) -> str:
+def _unexpected(where: str, error: Exception) -> str:
     """The sentence for an error of the author's code that does not concern a value."""
-    told = unexpected_error(error)
-    return f"{where} raised {told.type}: {told.message}"
+    text = unexpected_error(error)
+    return f"{where} raised {text.type}: {text.message}"
 
 
 def _made(settings: Settings, section: str, model: type[BaseModel], where: str) -> BaseModel:
@@ -121,7 +121,7 @@ def _made(settings: Settings, section: str, model: type[BaseModel], where: str) 
     except ValidationError as wrong:
         raise ConfigError("; ".join(_sentences(settings, section, model, wrong))) from None
     except Exception as wrong:
-        raise ConfigError(_unforeseen(where, wrong)) from wrong
+        raise ConfigError(_unexpected(where, wrong)) from wrong
 
 
 def _read(value: object, model: type[BaseModel], name: str) -> object:
@@ -146,15 +146,15 @@ def _sentences(settings: Settings, section: str, model: type[BaseModel], wrong: 
 def _refuse_unknown(settings: Settings, section: str, given: Mapping[str, object], spelled: Mapping[str, str]) -> None:
     """Raises `ConfigError` for a name in the file that the model lacks; of an unknown variable, the shell warns."""
     for name in given:
-        said = settings.origin.named.get(f"{section}.{name}", "")
-        if name.lower() not in spelled and not said.startswith(PREFIX):
+        parts = settings.origin.named.get(f"{section}.{name}", "")
+        if name.lower() not in spelled and not parts.startswith(PREFIX):
             meant = nearest(name.lower(), spelled)
-            raise ConfigError(f"{said} is not a setting" + (f": did you mean {spelled[meant]}?" if meant else ""))
+            raise ConfigError(f"{parts} is not a setting" + (f": did you mean {spelled[meant]}?" if meant else ""))
 
 
 def _named(settings: Settings, section: str, name: str) -> str:
     """Under which name a value was given."""
-    known = {given.lower(): said for given, said in settings.origin.named.items()}
+    known = {given.lower(): parts for given, parts in settings.origin.named.items()}
     return known.get(f"{section}.{name}".lower()) or f"{PREFIX}{section}__{name}".upper()
 
 

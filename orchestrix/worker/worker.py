@@ -122,15 +122,17 @@ class _Parts:
 
     def __init__(self, worker: Worker, consumer: Consumer) -> None:
         tuned, topology = worker._settings, partial(saga_topology, worker._catalog)
-        broker, guard, places = worker._broker, worker._guard, tuned.concurrency
-        self._desk = desk = InFlightCommands(consumer, worker.counts, CommandRepublisher(broker, consumer, topology))
+        broker, guard, slots = worker._broker, worker._guard, tuned.concurrency
+        self._in_flight = in_flight = InFlightCommands(
+            consumer, worker.counts, CommandRepublisher(broker, consumer, topology)
+        )
         self._outage = outage = Backpressure(consumer)
-        self._reporter = reporter = CommandReporter(broker, desk, outage, topology)
-        window = PrefetchWindow(consumer, worker.queues, places, tuned.window)
-        suspects = RedeliveryScheduler(desk, broker, window, outage, worker._crashes, places, tuned.max_deliveries)
-        self._places = StuckSlots(desk, guard, outage, places)
+        self._reporter = reporter = CommandReporter(broker, in_flight, outage, topology)
+        window = PrefetchWindow(consumer, worker.queues, slots, tuned.window)
+        suspects = RedeliveryScheduler(in_flight, broker, window, outage, worker._crashes, slots, tuned.max_deliveries)
+        self._stuck_slots = StuckSlots(in_flight, guard, outage, slots)
         self.runners = runners = CommandSlots(
-            desk,
+            in_flight,
             worker._handlers,
             reporter,
             outage,
@@ -138,44 +140,44 @@ class _Parts:
             guard.time_left,
             window,
             suspects,
-            self._places,
+            self._stuck_slots,
             worker._groups,
         )
-        self._triage = CommandAdmission(desk, guard, reporter, outage, runners.put)
-        versions = VersionReader(worker._reader, desk, outage)
-        intake = CommandConsumer(desk, worker._catalog, reporter, self._triage, runners.put, versions)
-        looks = (StartReporter(reporter), window, PrefetchGrowth(consumer, desk), suspects, self._places)
-        self._watch = SlotMonitor(lambda: runners.busy, looks, runners.ease)
+        self._admission = CommandAdmission(in_flight, guard, reporter, outage, runners.put)
+        versions = VersionReader(worker._reader, in_flight, outage)
+        intake = CommandConsumer(in_flight, worker._catalog, reporter, self._admission, runners.put, versions)
+        looks = (StartReporter(reporter), window, PrefetchGrowth(consumer, in_flight), suspects, self._stuck_slots)
+        self._watch = SlotMonitor(lambda: runners.busy, looks, runners.requeue_waiting)
         self._intake = Loop("command consumer", intake.round)
-        self._waiting = Loop("command admission", self._triage.round)
+        self._waiting = Loop("command admission", self._admission.round)
         self._reports = Loop("event reporter", reporter.round)
-        self._lanes = Loop("redelivered commands", suspects.round)
+        self._redelivery_loop = Loop("redelivered commands", suspects.round)
         self._watching = Loop("slot monitor", self._watch.round)
 
     async def start(self) -> None:
-        self.runners.start(self._triage, self._watch)
-        for loop in (self._reports, self._waiting, self._lanes, self._watching, self._intake):
+        self.runners.start(self._admission, self._watch)
+        for loop in (self._reports, self._waiting, self._redelivery_loop, self._watching, self._intake):
             await loop.start()
 
     async def stop(self, timeout: float) -> None:
         ends = clock.monotonic() + timeout
-        self._desk.stopping.set()
-        await self._halt()
+        self._in_flight.stopping.set()
+        await self._stop_signal()
         await self._waiting.stop()
-        await self._triage.give_back()
-        await self._lanes.stop()
+        await self._admission.requeue()
+        await self._redelivery_loop.stop()
         await self.runners.stop(max(0.0, ends - clock.monotonic()))
         await self._watching.stop()
-        self._places.stop()
+        self._stuck_slots.stop()
         await self._report(max(FINAL_REPORT_TIMEOUT_S, ends - clock.monotonic()))
         await self._reports.stop()
         await self._intake.stop()
-        await self._desk.consumer.close()
+        await self._in_flight.consumer.close()
 
-    async def _halt(self) -> None:
+    async def _stop_signal(self) -> None:
         try:
             async with asyncio.timeout(2.0):
-                await self._outage.halt()
+                await self._outage.stop_receiving()
         except TimeoutError:
             LOGGER.warning("the broker does not answer; it will redeliver the commands to other workers")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final
 
@@ -58,6 +59,80 @@ FORMER: Final = frozenset(
 )
 """Metaphors, without a plural's s. What they meant has a term of the field now: see docs/glossary.md."""
 
+FORMER_OF_CODE: Final = (FORMER - {"cast", "holding"}) | frozenset(
+    [
+        "astray",
+        "beaten",
+        "bid",
+        "bring",
+        "bringing",
+        "buried",
+        "bury",
+        "condemn",
+        "crew",
+        "crowd",
+        "dice",
+        "ease",
+        "exhume",
+        "greet",
+        "halt",
+        "hear",
+        "heed",
+        "hindered",
+        "hopeless",
+        "hurry",
+        "insist",
+        "jolt",
+        "landed",
+        "lately",
+        "letter",
+        "look",
+        "looked",
+        "mend",
+        "mended",
+        "mint",
+        "mute",
+        "nudge",
+        "obey",
+        "office",
+        "owe",
+        "owed",
+        "pace",
+        "passage",
+        "patience",
+        "plot",
+        "remade",
+        "said",
+        "scene",
+        "sever",
+        "shed",
+        "sift",
+        "sole",
+        "speak",
+        "spoken",
+        "stillborn",
+        "strange",
+        "stranger",
+        "stubborn",
+        "surrounding",
+        "tell",
+        "tend",
+        "tending",
+        "thaw",
+        "thing",
+        "told",
+        "unbegun",
+        "unheard",
+        "unworked",
+        "wave",
+        "worn",
+    ]
+)
+"""The same for functions, methods, parameters and attributes: they say `notify`, `publish`, `poll`, `problem`."""
+
+PLAIN: Final = ("dead_letter", "deadLetter", "set_aside", "said_at")
+"""Terms that hold such a word: the field's own, plain English, or a column's."""
+
 
 def words(name: str) -> set[str]:
     """The words of a CamelCase or snake_case name, in lower case and without a plural's s."""
@@ -73,6 +148,58 @@ def test_no_module_and_no_class_is_called_by_a_former_word() -> None:
         ]
         found += [f"{module.place}: {name}" for name in names if words(name) & FORMER]
     assert found == []
+
+
+def names_of_code(tree: ast.AST) -> Iterator[str]:
+    """Every function and method, parameter and attribute that the module makes."""
+    for one in ast.walk(tree):
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield one.name
+            yield from (arg.arg for arg in (*one.args.posonlyargs, *one.args.args, *one.args.kwonlyargs))
+        elif isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store):
+            yield one.attr
+        elif isinstance(one, ast.ClassDef):
+            yield from (
+                field.target.id
+                for field in one.body
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            )
+
+
+def former_words(name: str) -> set[str]:
+    """The words of the dialect in the name of a function, parameter or attribute."""
+    for plain in PLAIN:
+        name = name.replace(plain, "")
+    return words(name) & FORMER_OF_CODE
+
+
+def test_no_function_parameter_or_attribute_is_called_by_a_former_word() -> None:
+    found = {
+        f"{module.place}: {name}"
+        for module in modules("orchestrix")
+        for name in names_of_code(module.tree)
+        if former_words(name)
+    }
+    assert sorted(found) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "former"),
+    [
+        ("def poke() -> None: ...", True),
+        ("class A:\n    async def _look_again(self) -> None: ...", True),
+        ("def run(*, told: object) -> None: ...", True),
+        ("class A:\n    def __init__(self, desk: object) -> None:\n        self.x = desk", True),
+        ("class A:\n    def __init__(self, x: object) -> None:\n        self._desk = x", True),
+        ("class A:\n    letters: int", True),
+        ("class A:\n    dead_letters: int", False),
+        ("def set_aside(said_at: int) -> None: ...", False),
+        ("def outlook(seats: int) -> None: ...", True),
+        ("def outlook() -> None: ...", False),
+    ],
+)
+def test_a_former_word_of_code_is_seen(code: str, former: bool) -> None:
+    assert any(former_words(name) for name in names_of_code(ast.parse(code))) is former
 
 
 def test_a_class_name_stands_once_in_the_library() -> None:

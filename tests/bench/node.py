@@ -120,7 +120,7 @@ async def serve() -> None:
         )
         serving.add_done_callback(lambda _: ready.done() or ready.cancel())
         running = await ready
-    await nodes[0].context.broker.wait_up()
+    await nodes[0].context.broker.wait_connected()
     await _obey(Inside(nodes[0]), running.api_url)
 
 

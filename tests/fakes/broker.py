@@ -61,7 +61,7 @@ class FakeConsumer:
             del self._broker.queue(one.queue).unacked[one.tag]
         self._broker.pump()
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def requeue(self, deliveries: Sequence[Delivery]) -> None:
         for one in filter(self.alive, deliveries):
             self._broker.requeue(one.queue, one.tag)
         self._broker.pump()
@@ -72,11 +72,11 @@ class FakeConsumer:
     def grow(self) -> None:
         self.grown += 1
 
-    def allow(self, queue: str, most: int) -> None:
-        self.allowed[queue] = most
+    def allow(self, queue: str, limit: int) -> None:
+        self.allowed[queue] = limit
         self._broker.pump()
 
-    def when_lost(self, hook: Callable[[], None]) -> None:
+    def on_channel_lost(self, hook: Callable[[], None]) -> None:
         """Nobody asks."""
 
     def also_read(self, queues: Sequence[str]) -> None:
@@ -150,7 +150,7 @@ class FakeBroker:
         self.state, self.generation = LinkState.UP, 1
         self.blocked: str | None = None
         self.mismatch: str | None = None
-        self.trouble: str | None = None
+        self.problem: str | None = None
         self.published: list[Outgoing] = []
         self.tried: list[Outgoing] = []
         self.batches: list[int] = []
@@ -177,7 +177,7 @@ class FakeBroker:
         for consumer in self.consumers:
             await consumer.close()
 
-    async def wait_up(self, timeout: float | None = None) -> bool:
+    async def wait_connected(self, timeout: float | None = None) -> bool:
         try:
             async with asyncio.timeout(timeout):
                 await self._up.wait()
@@ -198,8 +198,8 @@ class FakeBroker:
         prefetch: int,
         *,
         exclusive: bool = False,
-        own: Topology | None = None,
-        wanted: Wanted | None = None,
+        own_topology: Topology | None = None,
+        dynamic_topology: Wanted | None = None,
     ) -> FakeConsumer:
         consumer = FakeConsumer(self, queues, prefetch)
         self.consumers.append(consumer)
@@ -225,14 +225,14 @@ class FakeBroker:
 
     def go_down(self) -> None:
         """The link is lost: nothing can be published, and unfinished deliveries go back."""
-        self.state, self.trouble = LinkState.DOWN, "the test pulled the plug"
+        self.state, self.problem = LinkState.DOWN, "the test pulled the plug"
         self._up.clear()
         for consumer in self.consumers:
             consumer.lose_channel()
 
     def come_up(self) -> None:
         """The link is there again."""
-        self.state, self.trouble, self.generation = LinkState.UP, None, self.generation + 1
+        self.state, self.problem, self.generation = LinkState.UP, None, self.generation + 1
         self._up.set()
         self.pump()
 

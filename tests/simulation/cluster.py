@@ -67,7 +67,7 @@ class Lives(Witness):
         """What has come since."""
         if self.is_over:
             return
-        for n, kind, term, node in realm.file.look("SELECT * FROM acts WHERE n > ? ORDER BY n", (self._read,)):
+        for n, kind, term, node in realm.file.query("SELECT * FROM acts WHERE n > ? ORDER BY n", (self._read,)):
             self._read = n
             if kind.startswith("term"):
                 self.began(Fence(term, node), LeaderMode(kind.split()[1]))
@@ -147,7 +147,7 @@ class NodeMember(Member):
 
     async def live(self, process: VirtualProcess) -> None:
         client = SqliteClient(self.realm.file)
-        process.on_death.append(client.sever)
+        process.on_death.append(client.disconnect)
         database, ids = client.database(), _ids(process.name)
         self.coordinator = Coordinator(lambda: self._life(next(ids), database))
         await self.coordinator.start()
@@ -160,7 +160,7 @@ class NodeMember(Member):
         self.work = Nothing()
         broker, duties = self.link(node_id), [partial(Scribe, database)]
         who = Identity(node_id, self.name, ())
-        return ClusterMember(who, database, broker, SETTINGS, work=self.work, duties=duties)
+        return ClusterMember(who, database, broker, SETTINGS, workload=self.work, duties=duties)
 
 
 def _ids(first: str) -> Iterator[str]:
@@ -180,7 +180,7 @@ class Cluster(Realm):
     def __init__(self, seed: int, loop: VirtualLoop, folder: Path, template: Path) -> None:
         super().__init__(seed, loop, Lives())
         disk = self.dice("disk")
-        self.file = SqliteFile(folder / f"{seed}.db", template=template, pace=lambda: disk.uniform(0.0, 0.005))
+        self.file = SqliteFile(folder / f"{seed}.db", template=template, delay=lambda: disk.uniform(0.0, 0.005))
         self.file.committed = lambda: self.witness.look(self)
         self.members += [NodeMember(self, f"n{place}") for place in range(3)]
 
@@ -188,12 +188,12 @@ class Cluster(Realm):
         return MemoryBroker(self.server, topology=cluster_topology(name))
 
     def row(self) -> tuple[Fence, LeaderMode] | None:
-        found = self.file.look("SELECT term, holder, mode FROM leases")
+        found = self.file.query("SELECT term, holder, mode FROM leases")
         return (Fence(found[0][0], found[0][1]), LeaderMode(found[0][2])) if found and found[0][1] != NOBODY else None
 
     def states(self) -> dict[str, str]:
         """The state of each node, by its row."""
-        return dict(self.file.look("SELECT id, state FROM nodes ORDER BY id"))
+        return dict(self.file.query("SELECT id, state FROM nodes ORDER BY id"))
 
     def database_fails(self) -> None:
         self.file.fail()
@@ -241,7 +241,7 @@ class Simulation:
                     yield realm
                 finally:
                     realm.witness.is_over = True
-                    loop.bury()
+                    loop.discard()
                     loop.close()
                     realm.file.close()
                     for path in self.folder.glob(f"{seed}.db*"):

@@ -30,15 +30,17 @@ class WorkerMember(Member):
 
     async def live(self, process: VirtualProcess) -> None:
         client = SqliteClient(self._file)
-        process.on_death.append(client.sever)
+        process.on_death.append(client.disconnect)
         database = client.database()
         broker = MemoryBroker(self.realm.server, topology=queues_of_work(Topology()) + STOPS)
-        process.on_death.append(broker.sever)
+        process.on_death.append(broker.disconnect)
         self.brokers.append(broker)
         work = Work(self.realm.dice(f"work of {process.name}"))
         table = JobTable([JobFunction("report", QUEUE, work.report, 3.0)])
         guard = JobStateGuard(database, process.name, 6.0)
-        runner = JobRunner(broker, table, [], guard.look, worker_id=process.name, places=4, stop_timeout=2.0, beat=2.0)
+        runner = JobRunner(
+            broker, table, [], guard.check, worker_id=process.name, slots=4, stop_timeout=2.0, heartbeat_s=2.0
+        )
         await broker.start()
         await runner.start()
         await self.stopping.wait()

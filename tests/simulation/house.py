@@ -96,7 +96,7 @@ class NodeMember(Member):
 
     async def live(self, process: VirtualProcess) -> None:
         client = SqliteClient(self.realm.file)
-        process.on_death.append(client.sever)
+        process.on_death.append(client.disconnect)
         database = SlowDatabase(client, self.realm.slowness)
         node = build_node(
             Settings.model_validate({**TIMES, "node_id": process.name}),
@@ -106,7 +106,7 @@ class NodeMember(Member):
             catalog=CATALOG,
             name=f"{process.name}-{clock.token()[:8]}",
             links=ClusterLinks(database, self.connect),
-            database_watch=DatabaseWatch(database, every=20.0),
+            database_watch=DatabaseWatch(database, interval_s=20.0),
         )
         await node.start()
         await node.begin()
@@ -118,7 +118,7 @@ class NodeMember(Member):
     def connect(self, name: str, topology: WantedTopology | None = None, heartbeat: int = 10) -> MemoryBroker:
         """One more link."""
         made = MemoryBroker(self.realm.server, topology=topology)
-        self.process.on_death.append(made.sever)
+        self.process.on_death.append(made.disconnect)
         self.brokers.append(made)
         return made
 
@@ -132,7 +132,7 @@ class Owners(Realm):
         super().__init__(seed, loop, Notary())
         disk = self.dice("disk")
         self.file = SqliteFile(
-            folder / f"{seed}.db", template=template, pace=lambda: disk.uniform(0.0, 0.003), prepare=fences.prepared
+            folder / f"{seed}.db", template=template, delay=lambda: disk.uniform(0.0, 0.003), prepare=fences.prepared
         )
         self.witness.file, self.witness.is_ending = self.file, self._is_ending
         self.slowness = Slowness(lambda: row[0].term if (row := self.row()) is not None else 0)
@@ -160,7 +160,7 @@ class Owners(Realm):
         return MemoryBroker(self.server)
 
     def row(self) -> tuple[Fence, LeaderMode] | None:
-        found = self.file.look("SELECT term, holder, mode FROM leases")
+        found = self.file.query("SELECT term, holder, mode FROM leases")
         return (Fence(found[0][0], found[0][1]), LeaderMode(found[0][2])) if found else None
 
     def database_fails(self) -> None:
@@ -176,7 +176,7 @@ class Owners(Realm):
         """Whether all that was asked for has ended, and is cleared away."""
         states = ",".join(f"'{state}'" for state in FINAL)
         open_ = f"SELECT count(*) FROM jobs WHERE state NOT IN ({states}) OR channels = 1"
-        done = self.file.look(open_)[0][0] == 0 and self.file.look("SELECT count(*) FROM outbox")[0][0] == 0
+        done = self.file.query(open_)[0][0] == 0 and self.file.query("SELECT count(*) FROM outbox")[0][0] == 0
         return done and len(self.submitted) >= self.wanted
 
     def _is_ending(self, node_id: str) -> bool:
@@ -186,7 +186,7 @@ class Owners(Realm):
     def busiest(self, column: str, but: Member | None = None) -> Member | None:
         """Whose process owns most jobs, or works on most: `column` says which; not `but`."""
         terms = f"channels = 1 AND {column} IS NOT NULL GROUP BY 1 ORDER BY count(*) DESC, 1"
-        found = self.file.look(f"SELECT {column} FROM jobs WHERE {terms}")
+        found = self.file.query(f"SELECT {column} FROM jobs WHERE {terms}")
         names = [name.partition("-")[0] for (name,) in found]
         others = [one for one in self.members if one is not but]
         return next((one for name in names for one in others if one.process.name == name), None)

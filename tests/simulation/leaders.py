@@ -146,7 +146,7 @@ def run(seed: int) -> Outcome:
                 loop.run_until_complete(days(realm, nemesis, settle=SETTLE, rest=REST))
             finally:
                 realm.witness.is_over = True
-                loop.bury()
+                loop.discard()
                 loop.close()
     plan = [str(one) for one in realm.plan]
     return Outcome(seed, realm.witness.wrong, realm.witness.trace, plan, "tests.simulation.leaders")

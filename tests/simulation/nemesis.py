@@ -86,19 +86,21 @@ class Nemesis:
         seconds = fault.seconds * 3
         process.freeze()
         if broker is not None and fault.share < 0.5:
-            broker.cut(0.0, min(seconds, 4.0))  # the broker misses its heartbeats; it is told of that when it thaws
+            broker.drop_connections(
+                0.0, min(seconds, 4.0)
+            )  # the broker misses its heartbeats; it is told of that when it thaws
         self._later(seconds, lambda: self._thaw(member) if process is member.process else None)
 
     def _thaw(self, member: Member) -> None:
         if member.process.frozen:
             self._world.witness.note(f"{member.process.name} thaws")
             self._world.witness.last_thaw = self._world.loop.time()
-            member.process.thaw()
+            member.process.unfreeze()
 
     def _cut(self, fault: Fault, member: Member) -> None:
         if member.broker is not None:
             late = fault.seconds if fault.share < 0.3 else 0.0
-            member.broker.cut(late * fault.share, late)
+            member.broker.drop_connections(late * fault.share, late)
 
     def _broker(self, fault: Fault, member: Member) -> None:
         self._world.server.stop()
@@ -139,7 +141,7 @@ class Nemesis:
     def _stranger(self, fault: Fault, member: Member) -> None:
         """Another program does a saga's step by itself and says so, without naming a command."""
         live = [(saga, row) for saga in self._world.sagas for row in self._world.witness.live(saga)]
-        unsent = {one for (one,) in self._world.file.look("SELECT id FROM outbox")}
+        unsent = {one for (one,) in self._world.file.query("SELECT id FROM outbox")}
         live = [one for one in live if one[1]["command_id"] in unsent] or live
         if not live:
             return

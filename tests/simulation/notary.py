@@ -47,10 +47,10 @@ class Notary(Witness):
         """Its reason is that of S0: a node that ends, one that is gone, or one that has too many."""
         job, node, reason = fields.get("jobId"), fields.get("fromNode"), fields.get("reason")
         self.note(f"offer of {job} from {node}: {reason}")
-        of_leader = bool(file.look("SELECT 1 FROM sim_offers WHERE id = ?", (message.message_id,)))
+        of_leader = bool(file.query("SELECT 1 FROM sim_offers WHERE id = ?", (message.message_id,)))
         ending = self.is_ending(str(node))
         # One that is told to end may have an offer on the wire by which it was to have less.
-        moved = reason == REBALANCE and (not ending or bool(file.look(_MARKED, (job, node, REBALANCE))))
+        moved = reason == REBALANCE and (not ending or bool(file.query(_MARKED, (job, node, REBALANCE))))
         right = reason == NODE_CRASH if of_leader else moved or (reason == SHUTDOWN and ending)
         if not right:
             self.complain(f"S0-42, S0-56: {job} of {node} was offered for the reason {reason!r}")
@@ -67,7 +67,7 @@ class Notary(Witness):
 
     def _judge_taking(self, file: SqliteFile, queue: str, fields: dict[str, Any]) -> None:
         """Whoever acknowledges an offer has found an owner, by what is committed."""
-        found = file.look("SELECT owner, owner_epoch, channels FROM jobs WHERE id = ?", (fields["jobId"],))
+        found = file.query("SELECT owner, owner_epoch, channels FROM jobs WHERE id = ?", (fields["jobId"],))
         if not found or not found[0][2]:
             return
         owner, epoch, _ = found[0]
@@ -78,16 +78,16 @@ class Notary(Witness):
     def _is_settled(self, fields: dict[str, Any], is_log: bool) -> bool:
         assert self.file is not None
         history, seq = fields["historyId"], fields["seq"]
-        if is_log and self.file.look("SELECT 1 FROM job_logs WHERE history_id = ? AND seq = ?", (history, seq)):
+        if is_log and self.file.query("SELECT 1 FROM job_logs WHERE history_id = ? AND seq = ?", (history, seq)):
             return True
         look = "SELECT state, last_log_seq, worker_id FROM job_attempts WHERE history_id = ?"
-        found = self.file.look(look, (history,))
+        found = self.file.query(look, (history,))
         if found and found[0][2] not in (None, fields["workerId"]):
             return True  # of a copy of the order, by another worker
         over = bool(found) and found[0][0] not in ("DISPATCHED", "RUNNING")
         if is_log:
             return not found or (over and (found[0][1] is None or seq > found[0][1]))
-        heard = self.file.look("SELECT 1 FROM sim_heard WHERE history = ? AND seq >= ?", (history, seq))
+        heard = self.file.query("SELECT 1 FROM sim_heard WHERE history = ? AND seq >= ?", (history, seq))
         return over or bool(heard)
 
     def broker_forgets(self) -> None:
@@ -106,15 +106,15 @@ class Notary(Witness):
         self._judge_lines(self.file)
 
     def _judge_fences(self, file: SqliteFile) -> None:
-        for what, id, term, holder, present in file.look("SELECT what, id, term, holder, present FROM sim_stale"):
+        for what, id, term, holder, present in file.query("SELECT what, id, term, holder, present FROM sim_stale"):
             self.complain(f"I6: {what} {id} by {holder} in term {term}, when {present} was the term")
-        for history, seq, epoch, present in file.look("SELECT history, seq, epoch, present FROM sim_lines"):
+        for history, seq, epoch, present in file.query("SELECT history, seq, epoch, present FROM sim_lines"):
             self.complain(f"I8: line {seq} of {history} was written under epoch {epoch} instead of {present}")
 
     def _judge_owners(self, file: SqliteFile) -> None:
         last: dict[str, int] = {}
         taken = "SELECT job, owner, epoch, writer, former, offered FROM sim_owned ORDER BY n"
-        for job, owner, epoch, writer, former, offered in file.look(taken):
+        for job, owner, epoch, writer, former, offered in file.query(taken):
             if former is not None and offered is None:
                 self.complain(f"job {job}: {owner} took it from {former}, which had not offered it")
             if epoch != last.get(job, 0) + 1:
@@ -122,14 +122,14 @@ class Notary(Witness):
             if not owner.startswith(f"{writer}-"):
                 self.complain(f"job {job}: {writer} made {owner} its owner")
             last[job] = epoch
-        for job, history, term, holder, writer in file.look("SELECT job, history, term, holder, writer FROM sim_sent"):
+        for job, history, term, holder, writer in file.query("SELECT job, history, term, holder, writer FROM sim_sent"):
             if not holder.startswith(f"{writer}-"):
                 self.complain(f"I6: {writer} sent {history} of {job} in term {term} of {holder}")
 
     def _judge_statuses(self, file: SqliteFile) -> None:
         last: dict[str, int] = {}
         words = "SELECT job, history, seq, owner, epoch, writer, read FROM sim_heard ORDER BY n"
-        for job, history, seq, owner, epoch, writer, read in file.look(words):
+        for job, history, seq, owner, epoch, writer, read in file.query(words):
             if seq <= last.get(history, 0):
                 self.complain(f"I8: status {seq} of {history} was applied after {last[history]}")
             if owner is None or not owner.startswith(f"{writer}-"):
@@ -140,7 +140,7 @@ class Notary(Witness):
 
     def _judge_lines(self, file: SqliteFile) -> None:
         rows = "SELECT id, state, history_id, worker_id, seq, last_log_seq, result, channels, owner FROM jobs"
-        for job, state, history, worker, seq, last_log, result, channels, owner in file.look(rows):
+        for job, state, history, worker, seq, last_log, result, channels, owner in file.query(rows):
             self.note(f"job {job} is {state}")
             if state not in FINAL or channels or owner:
                 self.complain(f"I2: job {job} is {state}, its queues {channels}, its owner {owner}")
@@ -151,7 +151,7 @@ class Notary(Witness):
         self, file: SqliteFile, whose: tuple[str, str], seq: int, last_log: int, result: dict[str, Any]
     ) -> None:
         said, history = self.said[whose], whose[0]
-        lines = file.look("SELECT seq, message FROM job_logs WHERE history_id = ? ORDER BY seq", (history,))
+        lines = file.query("SELECT seq, message FROM job_logs WHERE history_id = ? ORDER BY seq", (history,))
         expected = [(n, one["message"]) for n, one in sorted(said.items()) if "message" in one and n <= last_log]
         if lines != expected:
             self.complain(f"I8: {history} logged {expected}, and {lines} are there")

@@ -99,7 +99,7 @@ class Simulation:
                 finally:
                     realm.witness.is_over = True
                     realm.slowness.let_go()
-                    loop.bury()
+                    loop.discard()
                     loop.close()
                     realm.file.close()
                     for file in self._folder.glob(f"{seed}.db*"):

@@ -79,7 +79,7 @@ def event_acknowledged_as_it_is_written(patch: pytest.MonkeyPatch) -> None:
 
     async def early(listener: EventListener, batch: Sequence[Received], tx: Transaction) -> Verdicts:
         verdicts = await write(listener, batch, tx)
-        busy = {one.delivery.tag for one in verdicts.busy}
+        busy = {one.delivery.tag for one in verdicts.locked}
         assert listener._consumer is not None
         await listener._consumer.acknowledge([one.delivery for one in batch if one.delivery.tag not in busy])
         return verdicts
@@ -118,7 +118,7 @@ def claims_without_order(patch: pytest.MonkeyPatch) -> None:
 
 def late_events_are_taken(patch: pytest.MonkeyPatch) -> None:
     """An event moves its saga, whatever step that is at."""
-    patch.setattr(advance, "untimely", lambda saga, instance, step, event: None)
+    patch.setattr(advance, "out_of_turn", lambda saga, instance, step, event: None)
 
 
 def rows_of_the_dead_are_left(patch: pytest.MonkeyPatch) -> None:

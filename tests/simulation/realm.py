@@ -113,14 +113,14 @@ class Member(ABC):
     def link(self, node_id: str) -> MemoryBroker:
         """One more link of its own."""
         made = self.realm.broker(node_id)
-        self.process.on_death.append(made.sever)
+        self.process.on_death.append(made.disconnect)
         self.brokers.append(made)
         return made
 
     def cut(self, client_after: float, server_after: float) -> None:
         """The network drops its links."""
         for broker in self.brokers:
-            broker.cut(client_after, server_after)
+            broker.drop_connections(client_after, server_after)
 
     def restart(self, after: float) -> None:
         """Starts it again in a while."""
@@ -147,8 +147,8 @@ class Realm(ABC):
     def __init__(self, seed: int, loop: VirtualLoop, witness: Witness) -> None:
         self.seed, self.loop, self.witness = seed, loop, witness
         wire = self.dice("wire")
-        self.server = MemoryServer(wire, pace=lambda: wire.uniform(0.0002, 0.01))
-        self.server.taps.append(witness)
+        self.server = MemoryServer(wire, delay=lambda: wire.uniform(0.0002, 0.01))
+        self.server.observers.append(witness)
         self.members: list[Member] = []
         self.ending = False
         self.plan: Sequence[object] = ()

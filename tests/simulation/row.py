@@ -133,12 +133,12 @@ class RowSeat:
         self._row, self._node_id, self._lease = row, node_id, lease
         self._held = 0
 
-    async def look(self) -> Lease | None:
+    async def read(self) -> Lease | None:
         return await self._row.read()
 
-    async def campaign(self, bid: Candidacy, noticed_at: float) -> Fence | None:
+    async def campaign(self, candidacy: Candidacy, noticed_at: float) -> Fence | None:
         try:
-            fence = await self._row.change(lambda lease: self._row.begin_term(bid, lease, self._lease))
+            fence = await self._row.change(lambda lease: self._row.begin_term(candidacy, lease, self._lease))
         except OutcomeUnknown:
             lease = await self._row.read()
             mine = lease is not None and lease.holder == self._node_id and lease.term > self._held

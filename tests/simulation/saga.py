@@ -81,7 +81,7 @@ class Simulation:
             finally:
                 with _heard(world):
                     world.witness.is_over = True
-                    loop.bury()
+                    loop.discard()
                 loop.close()
                 world.close()
                 for file in self._folder.glob(f"{seed}.db*"):

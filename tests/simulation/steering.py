@@ -84,14 +84,14 @@ async def _move(realm: Owners, first: NodeMember) -> None:
     offers = [one for one in realm.witness.offers if json.loads(one.body)["fromNode"] == node]
     others = [one for one in realm.nodes if one is not first]
     for one in others:
-        await _done(one, lambda part: part.taker.decline())
+        await _done(one, lambda part: part.handoff_subscriber.decline())
     for one in others:
         await _give(one)
     back = {job for job, epoch in _epochs(realm, first).items() if epoch > before.get(job, epoch)}
     if back:
         realm.witness.note(f"steered: {node} has {len(back)} jobs again")
     for one in others:
-        await _done(one, lambda part: part.taker.accept())
+        await _done(one, lambda part: part.handoff_subscriber.accept())
     for old in offers:
         if json.loads(old.body)["jobId"] in back:
             for _ in realm.members:  # it comes once more, to each of them
@@ -105,12 +105,12 @@ async def drained_alone(realm: Owners) -> None:
         return
     others = [one for one in realm.nodes if one is not first]
     for one in others:
-        await _done(one, lambda part: part.taker.let_go())
+        await _done(one, lambda part: part.handoff_subscriber.release())
     first.process.on_death.append(lambda: first.restart(1.0))
     first.stopping.set()
     await _watched(realm, first, GIVING)
     for one in others:
-        await _done(one, lambda part: part.taker.start())
+        await _done(one, lambda part: part.handoff_subscriber.start())
 
 
 async def _watched(realm: Owners, member: NodeMember, seconds: float) -> None:
@@ -120,7 +120,7 @@ async def _watched(realm: Owners, member: NodeMember, seconds: float) -> None:
     while realm.loop.time() < ends and member.process.alive:
         await elapse(LOOK)
         part = _part(member)
-        drains = part is not None and part.draining and part._giving.locked() and _is_well(realm, member)
+        drains = part is not None and part.draining and part._handoff_lock.locked() and _is_well(realm, member)
         jobs = _owned(realm, member) if drains else []
         unread = {job: unread.get(job, realm.loop.time()) for job in jobs if _readers(realm, job) == 0}
         if jobs:
@@ -166,13 +166,13 @@ def _node(member: NodeMember) -> str:
 
 
 def _owned(realm: Owners, member: NodeMember, more: str = "") -> list[str]:
-    found = realm.file.look(f"SELECT id FROM jobs WHERE channels = 1 AND owner = ? {more}", (_node(member),))
+    found = realm.file.query(f"SELECT id FROM jobs WHERE channels = 1 AND owner = ? {more}", (_node(member),))
     return [job for (job,) in found]
 
 
 def _epochs(realm: Owners, member: NodeMember) -> dict[str, int]:
     owned = "SELECT id, owner_epoch FROM jobs WHERE channels = 1 AND owner = ?"
-    return dict(realm.file.look(owned, (_node(member),)))
+    return dict(realm.file.query(owned, (_node(member),)))
 
 
 def _term(realm: Owners) -> int:
@@ -186,7 +186,7 @@ def _hold_events(realm: Owners, member: NodeMember) -> Hold:
 
 
 async def _give(member: NodeMember) -> None:
-    await _done(member, lambda part: part.rebalance._give(50))
+    await _done(member, lambda part: part.rebalance._hand_over(50))
 
 
 async def _done(member: NodeMember, work: Callable[[JobCoordinator], Awaitable[Any]]) -> None:
@@ -237,7 +237,7 @@ async def _lose_worker(realm: Owners) -> None:
     if worker is not None:
         process = worker.process
         process.freeze()
-        realm.loop.call_later(GONE, lambda: process.thaw() if process.frozen else None)
+        realm.loop.call_later(GONE, lambda: process.unfreeze() if process.frozen else None)
 
 
 async def _lose_owner(realm: Owners) -> None:
@@ -256,7 +256,7 @@ async def _lose_owner(realm: Owners) -> None:
 
 def _exists(terms: str, realm: Owners) -> bool:
     now, silent = (_moment(seconds) for seconds in (0.0, 6.0))
-    return bool(realm.file.look(f"SELECT 1 FROM jobs WHERE {terms}".format(now=now, silent=silent)))
+    return bool(realm.file.query(f"SELECT 1 FROM jobs WHERE {terms}".format(now=now, silent=silent)))
 
 
 def _moment(ago: float) -> str:

@@ -92,15 +92,15 @@ class World:
         self.sagas = self._wanted(seed)
         self.catalog = Catalog(self._known())
         wire, disk = self.dice("wire"), self.dice("disk")
-        self.server = MemoryServer(wire, pace=lambda: wire.uniform(0.0002, 0.01))
+        self.server = MemoryServer(wire, delay=lambda: wire.uniform(0.0002, 0.01))
         self.file = SqliteFile(
             folder / f"{seed}.db",
             template=template,
-            pace=lambda: disk.uniform(0.0, 0.003),
+            delay=lambda: disk.uniform(0.0, 0.003),
             prepare=lambda raw: watched(raw, self.witness),
         )
         self.witness = Witness(self.file, self.catalog)
-        self.server.taps.append(self.witness)
+        self.server.observers.append(self.witness)
         self.members: list[Member] = []
         self.ending = False
 
@@ -176,10 +176,10 @@ class Member:
 
         process.on_death.append(died)
         client = SqliteClient(self.world.file)
-        process.on_death.append(client.sever)
+        process.on_death.append(client.disconnect)
         catalog = self.world.code(self)
         broker = MemoryBroker(self.world.server, topology=lambda: saga_topology(catalog))
-        process.on_death.append(broker.sever)
+        process.on_death.append(broker.disconnect)
         self.broker = broker
         await self._live(client, broker, catalog)
         self.world.witness.note(f"{process.name} ends in good order")
@@ -204,7 +204,7 @@ class NodeMember(Member):
             roles=frozenset(("api", "orchestrator")),
             catalog=catalog,
             name=self.process.name,
-            database_watch=DatabaseWatch(database, every=20.0),
+            database_watch=DatabaseWatch(database, interval_s=20.0),
         )
         self.world.prepare(self.node)
         await self.node.start()
@@ -220,10 +220,10 @@ class WorkerMember(Member):
         database = client.database()
         work = Work(self.world, self.name, broker)
         definitions = DefinitionStore(database, catalog)
-        watch = DatabaseWatch(database, every=60.0)
+        watch = DatabaseWatch(database, interval_s=60.0)
         await broker.start()
         await watch.wait_for_schema()
-        await definitions.look()
+        await definitions.read_when_available()
         await definitions.start()
         handlers = HandlerTable([(command, work.handle) for command in catalog.commands])
         worker = Worker(broker, database, catalog, handlers, SETTINGS, None, definitions)

@@ -103,7 +103,7 @@ async def next_term(realm: Cluster, within: float) -> Fence:
     term = realm.witness.terms[-1].term
     wrote = "SELECT 1 FROM handovers WHERE term > ? AND ended_at IS NOT NULL"
     ends = realm.loop.time() + within
-    while not realm.file.look(wrote, (term,)):
+    while not realm.file.query(wrote, (term,)):
         assert realm.loop.time() < ends, f"nobody wrote within {within} s"
         await elapse(0.01)
     return realm.witness.terms[-1]
@@ -121,7 +121,7 @@ def test_a_leader_is_killed(runs: Simulation) -> None:
         dead.process.kill()
         assert (await next_term(realm, 1.0)).holder != node_id
         await state(realm, node_id, NodeState.DEAD, 5.0)
-        assert realm.file.look("SELECT reason FROM handovers WHERE term = 2") == [("lost",)]
+        assert realm.file.query("SELECT reason FROM handovers WHERE term = 2") == [("lost",)]
 
     told(runs, story)
 
@@ -133,7 +133,7 @@ def test_a_leader_leaves(runs: Simulation) -> None:
         gone.stopping.set()
         assert (await next_term(realm, 0.5)).holder != node_id
         await state(realm, node_id, NodeState.LEFT, 1.0)
-        assert realm.file.look("SELECT reason FROM handovers WHERE term = 2") == [("resigned",)]
+        assert realm.file.query("SELECT reason FROM handovers WHERE term = 2") == [("resigned",)]
 
     told(runs, story)
 
@@ -181,7 +181,7 @@ def test_a_node_without_broker_lives(runs: Simulation, seconds: float) -> None:
 async def isolation(realm: Cluster, seconds: float = 25.0) -> None:
     """A follower has no broker for a while, but the database."""
     for broker in followers(realm)[0].brokers:
-        broker.bar(seconds)
+        broker.refuse_connections(seconds)
     await elapse(60.0)
 
 
@@ -213,7 +213,7 @@ def test_a_node_that_was_taken_for_dead_joins_again_as_another(runs: Simulation)
         node_id, work = frozen.node_id, frozen.work
         frozen.process.freeze()
         await state(realm, node_id, NodeState.DEAD, 45.0)
-        frozen.process.thaw()
+        frozen.process.unfreeze()
         await elapse(15.0)
         assert work is not None
         assert work.abandoned
@@ -230,7 +230,7 @@ def test_a_leader_that_stands_still_is_replaced_and_writes_no_more(runs: Simulat
         frozen = leader(realm)
         frozen.process.freeze()
         assert (await next_term(realm, 36.0)).holder != frozen.node_id
-        frozen.process.thaw()
+        frozen.process.unfreeze()
         await elapse(1.0)
         assert frozen.fence is None
 
@@ -245,7 +245,7 @@ def test_everybody_knows_everybodys_load(runs: Simulation) -> None:
             assert member.work is not None
             member.work.count = count
         await elapse(11.0)
-        assert sorted(load for (load,) in realm.file.look("SELECT job_count FROM nodes")) == [48, 50, 52]
+        assert sorted(load for (load,) in realm.file.query("SELECT job_count FROM nodes")) == [48, 50, 52]
 
     told(runs, story)
 
@@ -255,10 +255,10 @@ def test_leases_and_heartbeats_keep_their_times(runs: Simulation) -> None:
     async def story(realm: Cluster) -> None:
         asked = "SELECT name, lease_until FROM leases UNION ALL SELECT id, beat_at FROM nodes"
         changed: Counter[str] = Counter()
-        before = dict(realm.file.look(asked))
+        before = dict(realm.file.query(asked))
         for _ in range(610):
             await elapse(0.1)
-            now = dict(realm.file.look(asked))
+            now = dict(realm.file.query(asked))
             changed.update(name for name in now if now[name] != before[name])
             before = now
         assert len(changed) == 4
@@ -304,7 +304,7 @@ def silence_counts_from_the_last_beat(patch: pytest.MonkeyPatch) -> None:
 
 def whoever_is_missing_is_dead(patch: pytest.MonkeyPatch) -> None:
     """One look is enough, and no heartbeat helps."""
-    patch.setattr(MissingNodes, "look", lambda absences, at, missing: next(iter(missing), None))
+    patch.setattr(MissingNodes, "observe", lambda absences, at, missing: next(iter(missing), None))
 
 
 PLANTS: dict[Plant, str] = {

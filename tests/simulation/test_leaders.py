@@ -93,7 +93,7 @@ def test_the_lease_counts_from_before_the_question(monkeypatch: pytest.MonkeyPat
     loop = VirtualLoop()
     with clock.use(VirtualClock(loop, Random(1))):
         led_until = loop.run_until_complete(story())
-        loop.bury()
+        loop.discard()
         loop.close()
     assert asked[-1] + leaders.LEASE <= led_until <= asked[-1] + leaders.LEASE + 0.1
 

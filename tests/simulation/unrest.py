@@ -107,7 +107,7 @@ class Nemesis:
     def _thaw(self, member: Member) -> None:
         if member.process.frozen:
             self.realm.witness.note(f"{member.process.name} thaws")
-            member.process.thaw()
+            member.process.unfreeze()
 
     def cut(self, fault: Fault, member: Member) -> None:
         late = fault.seconds if fault.share < 0.5 else 0.0
@@ -118,7 +118,7 @@ class Nemesis:
         """Without broker for a while, but with the database."""
         member.disturbed(CALM)
         for broker in member.brokers:
-            broker.bar(fault.seconds)
+            broker.refuse_connections(fault.seconds)
 
     def broker(self, fault: Fault, member: Member) -> None:
         self.realm.all_disturbed(fault.seconds + CALM)

@@ -106,7 +106,7 @@ class Witness:
         saga, number = body["saga"], body["appId"]
         _, history, owner, _ = _tables(saga)
         asked = f"SELECT min(version) FROM {history} WHERE {owner} = ? AND command_id = ?"
-        ((version,),) = self.file.look(asked, (number, message.message_id))
+        ((version,),) = self.file.query(asked, (number, message.message_id))
         if version is None:
             self.complain(f"I10: {message.routing_key} of {saga} {number} is on the wire, its row is not committed")
             return
@@ -148,9 +148,9 @@ class Witness:
         key = (saga.name, body["appId"], kind)
         if done:
             return
-        if self.file.look(_HELD, key)[0][0]:
+        if self.file.query(_HELD, key)[0][0]:
             self.note(f"held {kind} of {saga.name} {body['appId']}")
-        elif not self.file.look(_NOTED, key)[0][0]:
+        elif not self.file.query(_NOTED, key)[0][0]:
             self.complain(f"{kind} of {saga.name} {body['appId']} was acknowledged before its commit")
         elif answers and row["state"] not in TERMINAL:
             self.complain(f"{kind} of {saga.name} {body['appId']} was ignored, and its saga waits for it")
@@ -193,7 +193,7 @@ class Witness:
         known = f"SELECT max(version) FROM {history} WHERE {owner} = ? AND command_id = ?"
         # The move that ended the command carries its id too, unless it sent the next one.
         asked = f"SELECT max(at) FROM {history} WHERE {owner} = ? AND version <= 1 + ({known})"
-        ((at,),) = self.file.look(asked, (command.app_id, command.app_id, command.id))
+        ((at,),) = self.file.query(asked, (command.app_id, command.app_id, command.id))
         over = _seconds(at)
         now = asyncio.get_running_loop().time()
         if now - over > LOOK_IS_GOOD and self.last_thaw < over:
@@ -221,7 +221,7 @@ class Witness:
         """Whether every saga has ended and nothing waits in the outbox."""
         terminal = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
         waiting = [f"SELECT 1 FROM {table} WHERE state NOT IN ({terminal})" for table in ("apps", "saga_instances")]
-        return not self.file.look(
+        return not self.file.query(
             f"SELECT 1 FROM outbox UNION ALL SELECT 1 FROM held_events UNION ALL {' UNION ALL '.join(waiting)} LIMIT 1"
         )
 
@@ -238,7 +238,7 @@ class Witness:
         for (saga_name, key), times in sorted(self.started.items()):
             if times > 1:
                 self.complain(f"I1: {saga_name} {key} was started {times} times")
-        ((left,),) = self.file.look("SELECT count(*) FROM outbox")
+        ((left,),) = self.file.query("SELECT count(*) FROM outbox")
         if left:
             self.complain(f"I2, I9: {left} rows are left in the outbox")
 
@@ -247,7 +247,7 @@ class Witness:
         _, history, owner, _ = _tables(saga.name)
         columns = "version, from_state, to_state, command_id, reason"
         asked = f"SELECT {columns} FROM {history} WHERE {owner} = ? ORDER BY version"
-        changes = self.file.look(asked, (row["id"],))
+        changes = self.file.query(asked, (row["id"],))
         if row["state"] not in TERMINAL and row["blocker"] is None:
             self.complain(f"I2: {name} is stuck in {row['state']}")
         if [change[0] for change in changes] != list(range(1, row["version"] + 1)):
@@ -320,7 +320,7 @@ class Witness:
     def _is_stored(self, saga: str, version: int) -> bool:
         """Whether every node can read that version: else nobody knows how long its steps may take."""
         asked = "SELECT count(*) FROM saga_definitions WHERE saga = ? AND version = ?"
-        return bool(self.file.look(asked, (saga, version))[0][0])
+        return bool(self.file.query(asked, (saga, version))[0][0])
 
     def _row(self, saga: str, number: int) -> Mapping[str, Any] | None:
         return next(iter(self._rows(saga, number)), None)
@@ -340,13 +340,13 @@ class Witness:
             *_TRIED,
         )
         where = ("" if table == "apps" else f" AND saga = '{saga}'") + ("" if number is None else f" AND id = {number}")
-        found = self.file.look(f"SELECT {', '.join(columns)} FROM {table} WHERE 1 = 1{where} ORDER BY id")
+        found = self.file.query(f"SELECT {', '.join(columns)} FROM {table} WHERE 1 = 1{where} ORDER BY id")
         return [dict(zip(columns, row, strict=True)) for row in found]
 
     def _named(self, saga: str, name: str) -> list[int]:
         table, _, _, key = _tables(saga)
         where = "" if table == "apps" else f" AND saga = '{saga}'"
-        return [row[0] for row in self.file.look(f"SELECT id FROM {table} WHERE {key} = ?{where}", (name,))]
+        return [row[0] for row in self.file.query(f"SELECT id FROM {table} WHERE {key} = ?{where}", (name,))]
 
 
 def watched(raw: sqlite3.Connection, witness: Witness) -> None:

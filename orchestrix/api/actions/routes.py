@@ -119,8 +119,8 @@ def declare(operations: Operations, path: str, noun: str, kind_of: KindOf, answe
     }
     for action, place, body, summary, about in ACTIONS:
         method, _, suffix = place.partition(" ")
-        name, told, refusal = f"{_camel(action)}{noun}", operations.worded(summary), partial(_refusal, action)
-        how = {"name": name, "summary": told, "about": about, "body": body, "refusal": refusal, **more}
+        name, texts, refusal = f"{_camel(action)}{noun}", operations.worded(summary), partial(_refusal, action)
+        how = {"name": name, "summary": texts, "about": about, "body": body, "refusal": refusal, **more}
         operations.on(method, f"{path}/{{id}}{suffix}", **how)(_acting(action))
     refusal = partial(_refusal, SagaAction.CANCEL_DEADLINE)
     operations.delete(f"{path}/{{id}}/deadline", name=f"cancelDeadline{noun}", refusal=refusal, **more)(cancel_deadline)

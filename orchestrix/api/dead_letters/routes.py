@@ -84,7 +84,7 @@ async def list_dead_letters(call: Call, query: LetterQuery) -> DeadLetterPage:
     after = pagination.decode_row(ORDER, query.cursor)
     async with call.context.database.read() as connection:
         found = await dead_letters.page(connection, _filter(query, query.app_id), query.limit + 1, after)
-    items = [DeadLetterSummary.made(letter) for letter in found[: query.limit]]
+    items = [DeadLetterSummary.made(dead_letter) for dead_letter in found[: query.limit]]
     last = found[query.limit - 1] if len(found) > query.limit else None
     return DeadLetterPage(
         items=items, next_cursor=pagination.encode_row(ORDER, last.died_at, last.id) if last else None
@@ -108,7 +108,7 @@ async def redrive_dead_letters(call: Call, query: DryRunQuery, asked: RedriveLet
     Each once, to the queue that it came from. With `dryRun` they are only counted.
     """
     wanted, dry_run = _filter(asked.filter, asked.filter.appId), asked.dryRun or query.dry_run
-    by, letters, key = DeadLetterRequester(call.actor, asked.reason), call.context.letters, call.key(_counted)
+    by, letters, key = DeadLetterRequester(call.actor, asked.reason), call.context.dead_letters, call.key(_counted)
     if key is None or dry_run:  # what changes nothing needs no stored answer
         return _counted(await letters.redrive_all(wanted, by, dry_run=dry_run), dry_run=dry_run)
     once = await letters.redrive_all_once(wanted, by, key)
@@ -167,6 +167,6 @@ async def _act(
     call: Call, action: DeadLetterAction, sent: Mapping[str, Any] | None = None
 ) -> DeadLetterBody | Response:
     """Does it to one letter; `sent` is what its key is for, if that is not the body."""
-    key, letters = call.key(DeadLetterBody.whole, sent), call.context.letters
+    key, letters = call.key(DeadLetterBody.whole, sent), call.context.dead_letters
     done = await letters.act(action) if key is None else await letters.act_once(action, key)
     return DeadLetterBody.whole(done) if isinstance(done, DeadLetter) else repeated(done)

@@ -31,7 +31,7 @@ async def get_health(call: Call) -> HealthBody | Response:
     """
     checks = call.context.health.checks()
     healthy = all(check.healthy for check in checks)
-    return _answer(healthy, "healthy" if healthy else "unhealthy", _told(call, checks))
+    return _answer(healthy, "healthy" if healthy else "unhealthy", _describe(call, checks))
 
 
 @_probe("/health/live")
@@ -56,7 +56,7 @@ async def get_ready(call: Call) -> HealthBody | Response:
     own += [Check(STOP, False, "the process is stopping")] if health.draining else []
     checks = own + health.needed()
     good = all(check.healthy for check in checks)
-    return _answer(good, "ready" if good else "not ready", _told(call, checks))
+    return _answer(good, "ready" if good else "not ready", _describe(call, checks))
 
 
 @_probe("/health/startup")
@@ -69,7 +69,7 @@ async def get_startup(call: Call) -> HealthBody | Response:
     return _answer(started, "started" if started else "starting", [])
 
 
-def _told(call: Call, checks: list[Check]) -> list[Check]:
+def _describe(call: Call, checks: list[Check]) -> list[Check]:
     """The checks as whoever asks may see them: the reasons name hosts and users, which are not everybody's."""
     return checks if call.door.knows(call.request) else [replace(check, reason=None) for check in checks]
 

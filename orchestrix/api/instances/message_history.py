@@ -34,18 +34,18 @@ class MessageHistory(NamedTuple):
 
 def events(saga: Saga, changes: Iterable[StateChange]) -> Iterator[MessageHistory]:
     """The events that were accepted, each by the row of the change that consumed it."""
-    told: set[str] = set()
+    texts: set[str] = set()
     for change in changes:
-        name = change.message_type or _type_by_move(saga, change, told)
+        name = change.message_type or _type_by_move(saga, change, texts)
         if name is not None:
             yield MessageHistory(name, change, change.error)
         if change.caused_by is not None:
-            told.add(change.caused_by)
+            texts.add(change.caused_by)
 
 
-def _type_by_move(saga: Saga, change: StateChange, told: Container[str]) -> str | None:
+def _type_by_move(saga: Saga, change: StateChange, text: Container[str]) -> str | None:
     """The type of the event behind a row that an earlier release has written, where the move shows it."""
-    if change.caused_by is None or change.caused_by in told:
+    if change.caused_by is None or change.caused_by in text:
         return None
     if change.kind is not None:
         undone = saga.step(change.step or "") if change.kind == STEP_UNDONE else None

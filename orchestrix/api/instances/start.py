@@ -28,14 +28,14 @@ class NewInstance:
     data: dict[str, Any]
 
 
-async def start(call: Call, kind: InstanceKind, wish: NewInstance) -> Response:
+async def start(call: Call, kind: InstanceKind, request: NewInstance) -> Response:
     """Commits the instance and answers 200, or raises `Problem`."""
     traceparent, tracestate = trace_context(call.request)
     wanted = SagaStart(
-        key=wish.key,
-        created_by=wish.created_by,
+        key=request.key,
+        created_by=request.created_by,
         correlation_id=correlation_id(call.request),
-        data=wish.data,
+        data=request.data,
         traceparent=traceparent,
         tracestate=tracestate,
         actor=call.actor if call.actor != ANONYMOUS else None,
@@ -51,7 +51,7 @@ async def start(call: Call, kind: InstanceKind, wish: NewInstance) -> Response:
             return answer(instance)
         case ExistingSaga(existing):
             link = kind.link(existing) if existing is not None else None
-            one = f"an instance of {kind.saga.name} with the name {wish.key!r}"
+            one = f"an instance of {kind.saga.name} with the name {request.key!r}"
             raise Problem("already_exists", f"Already exists: {one}. Choose another name.", existing=link)
         case _:
             return repeated(result)

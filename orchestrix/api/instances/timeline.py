@@ -33,12 +33,12 @@ async def messages_of(call: Call, kind: InstanceKind, instance: Instance) -> Mes
         dead = await dead_letters.of_instance(connection, kind.saga.name, instance.id)
     saga = call.context.catalog.of(instance) or kind.saga
     present = {row.id for row in unsent}
-    sent = [told for told in commands(saga, instance, changes) if told.change.command_id not in present]
+    sent = [texts for texts in commands(saga, instance, changes) if texts.change.command_id not in present]
     found = [_unsent(row) for row in unsent]
-    found += [_sent(told, instance) for told in sent]
-    found += [_accepted(told) for told in events(saga, changes)]
+    found += [_sent(texts, instance) for texts in sent]
+    found += [_accepted(texts) for texts in events(saga, changes)]
     found += [_ignored(note) for note in ignored]
-    found += [_dead(letter) for letter in dead]
+    found += [_dead(dead_letter) for dead_letter in dead]
     found.sort(key=lambda one: (one.at, one.version or 0, one.kind == "command"))
     return MessagePage(items=found)
 
@@ -53,11 +53,11 @@ async def _all_changes(connection: Connection, kind: InstanceKind, wanted: int) 
             return found
 
 
-def _sent(told: MessageHistory, instance: Instance) -> MessageBody:
-    change = told.change
+def _sent(text: MessageHistory, instance: Instance) -> MessageBody:
+    change = text.change
     later = _later(instance) if change.command_id == instance.command_id else None
     status = "pending" if later else "sent"
-    return _message("command", told.type, change.command_id, status, change.at, version=change.version, reason=later)
+    return _message("command", text.type, change.command_id, status, change.at, version=change.version, reason=later)
 
 
 def _later(instance: Instance) -> str | None:
@@ -69,10 +69,10 @@ def _later(instance: Instance) -> str | None:
     return "it waits for its next try" if reason == RETRY else None
 
 
-def _accepted(told: MessageHistory) -> MessageBody:
-    change = told.change
+def _accepted(text: MessageHistory) -> MessageBody:
+    change = text.change
     return _message(
-        "event", told.type, change.caused_by, "accepted", change.at, version=change.version, reason=told.said
+        "event", text.type, change.caused_by, "accepted", change.at, version=change.version, reason=text.said
     )
 
 
@@ -88,19 +88,19 @@ def _ignored(note: IgnoredMessage) -> MessageBody:
     return _message(kind, note.type, None, "ignored", note.first_at, **more)
 
 
-def _dead(letter: DeadLetter) -> MessageBody:
-    kind = "command" if letter.queue.startswith("cmd.") else "event"
+def _dead(dead_letter: DeadLetter) -> MessageBody:
+    kind = "command" if dead_letter.queue.startswith("cmd.") else "event"
     return DeadMessage.of(
-        letter,
+        dead_letter,
         kind=kind,
-        id=letter.message_id,
+        id=dead_letter.message_id,
         status="dead",
         count=1,
         version=None,
-        at=letter.died_at,
-        last_at=letter.died_at,
-        dead_letter=letter.id,
-        deliveries=letter.deliveries or None,
+        at=dead_letter.died_at,
+        last_at=dead_letter.died_at,
+        dead_letter=dead_letter.id,
+        deliveries=dead_letter.deliveries or None,
     )
 
 

@@ -173,14 +173,14 @@ async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:
     now, limit = call.context.database.now(), call.context.silent
     waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limit)]
     sent = {dispatch_queue(job.queue): job.queue for job in waiting}
-    return [sent[name] for name in await call.context.surroundings.empty(sent, fresh=COUNT_TTL_S)]
+    return [sent[name] for name in await call.context.broker_status.empty(sent, max_age_s=COUNT_TTL_S)]
 
 
 async def _waits(
     call: Call, connection: Connection, found: Sequence[JobRow], empty: Sequence[str]
 ) -> dict[str, str | None]:
     """What those of the jobs wait for that may wait; as many questions for all as for one."""
-    now, limit, trouble = connection.now(), call.context.silent, call.context.surroundings.trouble
+    now, limit, trouble = connection.now(), call.context.silent, call.context.broker_status.problem
     waiting = [job for job in found if may_wait(job, now, limit)]
-    around = await job_queues.around(connection, waiting, limit, empty)
+    around = await job_queues.diagnosis_context(connection, waiting, limit, empty)
     return {job.id: waits_for(job, now, around[job.id], trouble) for job in found if job.id in around}

@@ -84,12 +84,12 @@ class AnswerModel:
             model = self.resource.answer.model_validate({self.reads[called]: one for called, one in given.items()})
             made = model.model_dump(mode="json", by_alias=True, warnings=False)
         except Exception as refused:  # an author's own code can fail in any way
-            self._tell(instance, refused)
+            self._log(instance, refused)
             return given
         made |= {name: given[name] for name in self.times}
         return {**{called: made[called] for called in given if called in made}, **made}
 
-    def _tell(self, instance: Instance, refused: Exception) -> None:
+    def _log(self, instance: Instance, refused: Exception) -> None:
         if (left_out := self.lines.due(self.resource.path)) is not None:
             what = (instance.saga, instance.id, self.resource.answer.__name__, _why(refused))
             log.warning("%s %d is shown as it is, for it does not fit %s: %s", *what, extra={"left_out": left_out})

@@ -123,8 +123,8 @@ class RequestModel:
             inner = [error for error in refused.errors if not self._outside(error, data)]
             outer = [error for error in refused.errors if self._outside(error, data)]
             above = (DATA,) if DATA in self.names.values() else ()
-            told = wrong_fields(outer, saga.data, data) + wrong_fields(inner, saga.data, data, *above)
-            raise invalid_body(told) from None
+            texts = wrong_fields(outer, saga.data, data) + wrong_fields(inner, saga.data, data, *above)
+            raise invalid_body(texts) from None
 
     def _outside(self, error: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
         """Whether the error is about a field beside the name; what is neither there nor here is missing in `data`."""

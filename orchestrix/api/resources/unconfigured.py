@@ -23,7 +23,7 @@ def add(app: FastAPI, resources: Sequence[Resource]) -> None:
         return
 
     async def answer(request: Request) -> Response:
-        raise Problem("not_found", _said(request.scope["path"], paths))
+        raise Problem("not_found", _describe(request.scope["path"], paths))
 
     for path in (APPS, f"{APPS}/{{below:path}}"):
         route = Route(path, answer, include_in_schema=False)
@@ -31,7 +31,7 @@ def add(app: FastAPI, resources: Sequence[Resource]) -> None:
         app.router.routes.append(route)
 
 
-def _said(path: str, others: Sequence[str]) -> str:
+def _describe(path: str, others: Sequence[str]) -> str:
     there = f"no resource is configured there, only {', '.join(others)}" if others else "no resource is configured"
     return (
         f"There is nothing at {path[:200]!r}: {there}. Name the module that has it in `resources` of orchestrix.toml, "

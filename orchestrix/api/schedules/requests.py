@@ -200,11 +200,11 @@ _FIELDS: Final = {
 }
 
 
-def _valued(wish: M, needed: Sequence[str]) -> M:
-    nothing = [name for name in needed if name in wish.model_fields_set and getattr(wish, name) is None]
+def _valued(request: M, needed: Sequence[str]) -> M:
+    nothing = [name for name in needed if name in request.model_fields_set and getattr(request, name) is None]
     if nothing:
         raise ValueError(f"must have a value for {', '.join(nothing)}: leave out what is to stay")
-    return wish
+    return request
 
 
 _ALWAYS: Final = ("timeZone", "overlap", "misfire", "catchUp", "missedAfter", "job")

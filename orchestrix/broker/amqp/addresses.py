@@ -48,30 +48,30 @@ def _check(name: str, value: str) -> None:
         raise ConfigError(f"the broker URL has {name}={value[:40]}: write a number of seconds")
 
 
-def place(url: URL) -> str:
+def host_and_port(url: URL) -> str:
     """Host and port, for logs and errors."""
     return f"{url.host}:{url.port or (5671 if url.scheme == 'amqps' else 5672)}"
 
 
-def why(url: URL, error: BaseException, refusal: tuple[int, str] | None, last_words: str | None) -> str:
+def connect_problem(url: URL, error: BaseException, refusal: tuple[int, str] | None, last_error: str | None) -> str:
     """Why connecting to `url` failed.
 
-    `refusal` is code and text with which the broker closed it, if it did; `last_words` how the socket ended.
+    `refusal` is code and text with which the broker closed it, if it did; `last_error` how the socket ended.
     """
-    where = f"the broker at {place(url)}"
+    where = f"the broker at {host_and_port(url)}"
     if refusal is not None:
         return _refused(url, where, *refusal)
     if isinstance(error, TimeoutError):
         return f"{where} did not answer in time"
-    if last_words is not None:
-        return f"{where} rejected the connection: {last_words}"
+    if last_error is not None:
+        return f"{where} rejected the connection: {last_error}"
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
     if isinstance(cause, ConnectionRefusedError):
-        return f"cannot connect to {place(url)}: connection refused"
+        return f"cannot connect to {host_and_port(url)}: connection refused"
     if isinstance(cause, socket.gaierror):
         return f"the host name {url.host} cannot be resolved"
     if isinstance(cause, ssl.SSLError):
-        return f"TLS with {place(url)} failed ({getattr(cause, 'reason', None) or type(cause).__name__})"
+        return f"TLS with {host_and_port(url)} failed ({getattr(cause, 'reason', None) or type(cause).__name__})"
     return f"{where} cannot be reached ({type(cause).__name__})"
 
 

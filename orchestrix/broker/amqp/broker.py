@@ -53,8 +53,8 @@ class AmqpBroker:
         self._topology = topology
         self._mismatch: str | None = None
         self._consumers: list[AmqpConsumer] = []
-        self._missed = WakeSignal()
-        self._tending = Loop("topology", self._tend)
+        self._queue_missing = WakeSignal()
+        self._topology_loop = Loop("topology", self._check_topology)
 
     async def _set_up(self, session: AmqpSession) -> None:
         await self._publisher.attach(session.publish)
@@ -71,9 +71,9 @@ class AmqpBroker:
                 log.error("%s", wrong)
             self._mismatch = str(wrong)
 
-    async def _tend(self) -> None:
+    async def _check_topology(self) -> None:
         await asyncio.sleep(TOPOLOGY_CHECK_MIN_INTERVAL_S)
-        await self._missed.wait(clock.uniform(0.5, 1.0) * TOPOLOGY_CHECK_INTERVAL_S)
+        await self._queue_missing.wait(clock.uniform(0.5, 1.0) * TOPOLOGY_CHECK_INTERVAL_S)
         if (topology := topology_now(self._topology)) is not None:
             await self._declare((await self._supervisor.session()).consume, topology)
 
@@ -97,8 +97,8 @@ class AmqpBroker:
             return None
 
     @property
-    def trouble(self) -> str | None:
-        return self._supervisor.trouble
+    def problem(self) -> str | None:
+        return self._supervisor.problem
 
     def on_up(self, hook: Callable[[int], None]) -> None:
         self._supervisor.up_hooks.append(hook)
@@ -108,20 +108,20 @@ class AmqpBroker:
 
     async def start(self) -> None:
         self._supervisor.start()
-        await self._tending.start()
+        await self._topology_loop.start()
 
-    async def wait_up(self, timeout: float | None = None) -> bool:
-        return await self._supervisor.wait_up(timeout)
+    async def wait_connected(self, timeout: float | None = None) -> bool:
+        return await self._supervisor.wait_connected(timeout)
 
     async def stop(self) -> None:
-        await self._tending.stop()
+        await self._topology_loop.stop()
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
         self._consumers.clear()
         await self._supervisor.stop()
 
     async def publish(self, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
         if self.state is not LinkState.UP:
-            return [Published(Outcome.UNKNOWN, self.trouble or "not connected to the broker")] * len(messages)
+            return [Published(Outcome.UNKNOWN, self.problem or "not connected to the broker")] * len(messages)
         return await self._publisher.publish(messages, timeout)
 
     async def consume(
@@ -130,15 +130,17 @@ class AmqpBroker:
         prefetch: int,
         *,
         exclusive: bool = False,
-        own: Topology | None = None,
-        wanted: Wanted | None = None,
+        own_topology: Topology | None = None,
+        dynamic_topology: Wanted | None = None,
     ) -> Consumer:
         if prefetch < 1:
             raise ConfigError("the prefetch must be at least 1: without a limit the broker sends everything at once")
         for queue in queues:
             admin.check_name(queue)
         self._consumers = [one for one in self._consumers if not one.closed]
-        consumer = AmqpConsumer(self._consume_link, queues, prefetch, exclusive, self._missed.set, own, wanted)
+        consumer = AmqpConsumer(
+            self._consume_link, queues, prefetch, exclusive, self._queue_missing.set, own_topology, dynamic_topology
+        )
         self._consumers.append(consumer)
         consumer.start()
         return consumer

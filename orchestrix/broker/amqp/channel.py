@@ -61,14 +61,14 @@ class ChannelTransport(Protocol):
 class AmqpChannel:
     """One open channel. Calls are answered in order; a call that gets no answer, or is cancelled, ends the channel."""
 
-    def __init__(self, wire: ChannelTransport, number: int, listener: ChannelListener) -> None:
+    def __init__(self, transport: ChannelTransport, number: int, listener: ChannelListener) -> None:
         self.number = number
         self.lost: ChannelLost | None = None
-        self._wire = wire
+        self._transport = transport
         self._listener = listener
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._answer: asyncio.Future[Frame] | None = None
-        self._gone = asyncio.get_running_loop().create_future()
+        self._closed_by_broker = asyncio.get_running_loop().create_future()
         self._method, self._header, self._missing = b"", b"", 0
         self._body: list[bytes] = []
 
@@ -80,14 +80,16 @@ class AmqpChannel:
     ) -> None:
         await self.close()
 
-    async def call(self, request: Frame, within: float | None = None) -> Frame:
-        """Sends a method and waits for its answer, for 5 s if `within` does not say otherwise. Raises ChannelLost."""
-        seconds = RPC_TIMEOUT_S if within is None else within
-        async with self._turn:
+    async def call(self, request: Frame, timeout_s: float | None = None) -> Frame:
+        """Sends a method and waits for its answer, for 5 s if `timeout_s` does not say otherwise. Raises
+        ChannelLost.
+        """
+        seconds = RPC_TIMEOUT_S if timeout_s is None else timeout_s
+        async with self._lock:
             self.check()
             self._answer = asyncio.get_running_loop().create_future()
             try:
-                self._wire.write(frames.marshal(request, self.number))
+                self._transport.write(frames.marshal(request, self.number))
                 async with asyncio.timeout(seconds):
                     return await self._answer
             except TimeoutError:
@@ -108,19 +110,19 @@ class AmqpChannel:
     def send(self, data: bytes) -> None:
         """Writes whole frames, unless the close has begun: anything after it costs the whole connection (504)."""
         if self.lost is None:
-            self._wire.write(data)
+            self._transport.write(data)
 
-    def abandon(self, why: str) -> None:
+    def abandon(self, reason: str) -> None:
         """Closes the channel without waiting for the broker."""
         if self.lost is None:
             request = commands.Channel.Close(200, "done", 0, 0)
-            self._wire.write(frames.marshal(request, self.number))
-            self.lost = ChannelLost(0, why)
+            self._transport.write(frames.marshal(request, self.number))
+            self.lost = ChannelLost(0, reason)
 
-    async def close(self, within: float = _CLOSE_TIMEOUT_S) -> None:
-        """Closes the channel, which gives back all that is unacknowledged, and waits up to `within` seconds."""
+    async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Closes the channel, which gives back all that is unacknowledged, and waits up to `timeout_s` seconds."""
         self.abandon("closed")
-        await asyncio.wait([self._gone], timeout=within)
+        await asyncio.wait([self._closed_by_broker], timeout=timeout_s)
 
     def lose(self, code: int, text: str) -> None:
         """The broker closed the channel, or the connection is lost."""
@@ -131,8 +133,8 @@ class AmqpChannel:
             self._listener.on_lost(lost)
 
     def _end(self) -> None:
-        if not self._gone.done():
-            self._gone.set_result(None)
+        if not self._closed_by_broker.done():
+            self._closed_by_broker.set_result(None)
         if self._answer is not None and not self._answer.done():
             assert self.lost is not None
             self._answer.set_exception(ChannelLost(self.lost.code, str(self.lost)))
@@ -165,12 +167,12 @@ class AmqpChannel:
 
     def _on_close(self, index: int, payload: bytes) -> None:
         if index == codec.CHANNEL_CLOSE:
-            self._wire.write(frames.marshal(commands.Channel.CloseOk(), self.number))
+            self._transport.write(frames.marshal(commands.Channel.CloseOk(), self.number))
             if self.lost is None:
-                self._wire.forget(self.number)  # else the broker's answer to our own close is still to come
+                self._transport.forget(self.number)  # else the broker's answer to our own close is still to come
             self.lose(*codec.read_close(payload))
         else:
-            self._wire.forget(self.number)
+            self._transport.forget(self.number)
             self._end()
 
     def _on_header(self, payload: bytes) -> None:

@@ -43,14 +43,14 @@ class _ChannelDemultiplexer(asyncio.StreamReader):
     def __init__(self, loop: asyncio.AbstractEventLoop, link: AmqpConnection) -> None:
         super().__init__(limit=_READ_BUFFER_BYTES, loop=loop)
         self._link = link
-        self._rest = b""
+        self._remainder = b""
         self._passed_at = 0.0
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         self._link.heard_at = clock.monotonic()
         fresh = bytes(data)  # which are bytes already, and then not copied
         try:
-            self._rest = self._split(self._rest + fresh if self._rest else fresh)
+            self._remainder = self._split(self._remainder + fresh if self._remainder else fresh)
         except Exception as e:
             log.exception("cannot read what the broker sent")
             self._link.abort(f"cannot read what the broker sent ({e})")
@@ -133,7 +133,7 @@ class AmqpConnection:
         self.unblocked = asyncio.Event()
         self.unblocked.set()
         self.refusal: tuple[int, str] | None = None
-        self.last_words: str | None = None
+        self.last_error: str | None = None
         self.frame_max = FRAME_MAX_SIZE
         self.writer: asyncio.StreamWriter | None = None
         self._connection: aio_pika.abc.AbstractConnection | None = None
@@ -149,12 +149,12 @@ class AmqpConnection:
                     client_properties={"connection_name": f"{name} {self.purpose}", "product": "Orchestrix"},
                 )
         except BaseException:
-            self.last_words = self.lost.result() if self.lost.done() else None
+            self.last_error = self.lost.result() if self.lost.done() else None
             self.abort("the connection could not be opened")
             raise
-        self._greeted()
+        self._opened_by_broker()
 
-    def _greeted(self) -> None:
+    def _opened_by_broker(self) -> None:
         assert self._connection is not None
         assert self._connection.transport is not None
         tune: commands.Connection.Tune = self._connection.transport.connection.connection_tune
@@ -232,16 +232,16 @@ class AmqpConnection:
         if self.writer is not None:
             self.writer.transport.abort()
 
-    async def close(self, within: float = 1.0) -> None:
-        """Closes in order for up to `within` seconds, then cuts the socket. It counts as lost from the start."""
+    async def close(self, timeout_s: float = 1.0) -> None:
+        """Closes in order for up to `timeout_s` seconds, then cuts the socket. It counts as lost from the start."""
         self.lose("closed")
         if self._connection is None:
             return self.abort("closed")
         closing = asyncio.ensure_future(self._connection.close())
         try:
-            await asyncio.wait([closing], timeout=within)
+            await asyncio.wait([closing], timeout=timeout_s)
         finally:
             self.abort("closed")
-            await asyncio.wait([closing], timeout=within)
+            await asyncio.wait([closing], timeout=timeout_s)
             closing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks at it
             closing.cancel()

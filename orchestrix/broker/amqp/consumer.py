@@ -36,7 +36,7 @@ _ACK_ALL, _NACK_ALL, _REQUEUE = 1, 1, 2
 class AmqpConsumer(ChannelListener):
     """One channel on the consuming connection, opened again whenever it is lost. See `port.Consumer`.
 
-    One task of its own does every call on the channel; `receive`, `acknowledge` and `give_back` never wait for it.
+    One task of its own does every call on the channel; `receive`, `acknowledge` and `requeue` never wait for it.
     The prefetch grows by further subscriptions beside the first, each with its own share: a `basic.cancel` would make
     the broker take back what is on its way, which then counts as delivered once more. An exclusive subscription cannot
     have another beside it and begins with all; a queue with a single active consumer serves the first share alone.
@@ -48,13 +48,13 @@ class AmqpConsumer(ChannelListener):
         queues: Sequence[str],
         prefetch: int,
         exclusive: bool,
-        missed: Callable[[], None] = lambda: None,
-        own: Topology | None = None,
-        wanted: Wanted | None = None,
+        queue_missing: Callable[[], None] = lambda: None,
+        own_topology: Topology | None = None,
+        dynamic_topology: Wanted | None = None,
     ) -> None:
         self._link, self._queues, self._limit, self._exclusive = link, tuple(queues), prefetch, exclusive
-        self._missed, self._own, self._wanted = missed, own, wanted
-        self._check_every = SUBSCRIPTION_CHECK_INTERVAL_S if own is None else OWN_QUEUES_CHECK_INTERVAL_S
+        self._queue_missing, self._own_topology, self._dynamic_topology = queue_missing, own_topology, dynamic_topology
+        self._check_every = SUBSCRIPTION_CHECK_INTERVAL_S if own_topology is None else OWN_QUEUES_CHECK_INTERVAL_S
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
@@ -63,13 +63,13 @@ class AmqpConsumer(ChannelListener):
         self._session = self._qos = 0
         self._unfinished: dict[int, None] = {}
         self._tags: dict[str, str] = {}
-        self._shares: dict[str, dict[str, int]] = {}
+        self._prefetch_shares: dict[str, dict[str, int]] = {}
         self._absent: dict[str, tuple[float, Backoff]] = {}
         self._allowed: dict[str, int] = {}
         self._prefetch, self._finished = 1, 0
         self._step_due = self._paused = self._reopen = self._closed = False
         self._idle_checks = 0
-        self._complaint = ""
+        self._last_error = ""
         self._lost_hooks: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -90,18 +90,18 @@ class AmqpConsumer(ChannelListener):
                 return []
             self._arrived.clear()
             await self._arrived.wait()
-        if linger > 0 and self._more_may_come(limit):
-            await self._linger(limit, linger)
+        if linger > 0 and self._can_receive_more(limit):
+            await self._collect_more(limit, linger)
         return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
 
-    def _more_may_come(self, limit: int) -> bool:
+    def _can_receive_more(self, limit: int) -> bool:
         """Whether waiting can bring anything: a full prefetch brings nothing before something is finished."""
-        return len(self._inbox) < limit and len(self._unfinished) < self._prefetch * max(1, len(self._shares))
+        return len(self._inbox) < limit and len(self._unfinished) < self._prefetch * max(1, len(self._prefetch_shares))
 
-    async def _linger(self, limit: int, seconds: float) -> None:
+    async def _collect_more(self, limit: int, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                while self._more_may_come(limit) and not self._closed:
+                while self._can_receive_more(limit) and not self._closed:
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
@@ -119,18 +119,18 @@ class AmqpConsumer(ChannelListener):
             self._step_due = True
             self._changed.set()
 
-    def allow(self, queue: str, most: int) -> None:
-        if self._allowed.get(queue) != most:
-            self._allowed[queue] = most
+    def allow(self, queue: str, limit: int) -> None:
+        if self._allowed.get(queue) != limit:
+            self._allowed[queue] = limit
             self._changed.set()
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def requeue(self, deliveries: Sequence[Delivery]) -> None:
         self._settle(self._finish(deliveries), codec.NACK, _NACK_ALL, _REQUEUE)
 
     def alive(self, delivery: Delivery) -> bool:
         return self._channel is not None and self._channel.lost is None and delivery.session == self._session
 
-    def when_lost(self, hook: Callable[[], None]) -> None:
+    def on_channel_lost(self, hook: Callable[[], None]) -> None:
         self._lost_hooks.append(hook)
 
     def also_read(self, queues: Sequence[str]) -> None:
@@ -190,9 +190,9 @@ class AmqpConsumer(ChannelListener):
 
     def on_cancel(self, consumer_tag: str) -> None:
         queue = self._tags.pop(consumer_tag, "")
-        if consumer_tag in self._shares.get(queue, ()):
+        if consumer_tag in self._prefetch_shares.get(queue, ()):
             log.warning("the broker cancelled the subscription to %s", queue)
-            del self._shares[queue]  # its other shares go the same way
+            del self._prefetch_shares[queue]  # its other shares go the same way
             if self._lost_hooks:
                 self._forget()
                 self._reopen = True
@@ -200,9 +200,9 @@ class AmqpConsumer(ChannelListener):
 
     def on_lost(self, lost: ChannelLost) -> None:
         self._forget()
-        expected = self._own is not None and lost.code == _MISSING
-        if lost.code and not expected and str(lost) != self._complaint:
-            self._complaint = str(lost)
+        expected = self._own_topology is not None and lost.code == _MISSING
+        if lost.code and not expected and str(lost) != self._last_error:
+            self._last_error = str(lost)
             log.warning("the broker closed the channel of %s: %s %s", ", ".join(self._queues), lost.code, lost)
         self._changed.set()
 
@@ -211,7 +211,7 @@ class AmqpConsumer(ChannelListener):
         was_open, self._channel = self._channel is not None, None
         self._inbox.clear()
         self._unfinished.clear()
-        self._shares.clear()
+        self._prefetch_shares.clear()
         self._tags.clear()
         self._applied.set()
         for hook in self._lost_hooks if was_open else ():
@@ -233,20 +233,20 @@ class AmqpConsumer(ChannelListener):
                 log.exception("unexpected error in the consumer of %s", self._queues)
             if clock.monotonic() - began > SUBSCRIPTION_CHECK_INTERVAL_S or self._reopen:
                 backoff.reset()
-                self._complaint = ""
+                self._last_error = ""
             if not self._reopen:
                 await asyncio.sleep(backoff.next())
             self._reopen = False
 
     async def _declare_own(self, link: AmqpConnection, lost: Unavailable) -> None:
         """Declares the queues if it was one of them that the broker missed."""
-        if self._own is None or not isinstance(lost, ChannelLost) or lost.code != _MISSING:
+        if self._own_topology is None or not isinstance(lost, ChannelLost) or lost.code != _MISSING:
             return
-        if self._wanted is not None and not await self._wanted():
+        if self._dynamic_topology is not None and not await self._dynamic_topology():
             return
         try:
-            await lookup.declare(link, self._own)
-            self._reopen, self._complaint = True, ""  # at once
+            await lookup.declare(link, self._own_topology)
+            self._reopen, self._last_error = True, ""  # at once
         except (Unavailable, ConfigError) as e:
             log.warning("consumer of %s: %s", self._queues, e)
 
@@ -276,7 +276,7 @@ class AmqpConsumer(ChannelListener):
         self._restart()
 
     def _restart(self) -> None:
-        whole = self._exclusive or self._own is not None
+        whole = self._exclusive or self._own_topology is not None
         self._prefetch, self._finished, self._step_due = (self._limit if whole else 1), 0, False
         self._idle_checks = 0
 
@@ -298,21 +298,25 @@ class AmqpConsumer(ChannelListener):
             self._prefetch, self._finished = min(self._prefetch * PREFETCH_GROWTH_FACTOR, self._limit), 0
             self._step_due = False
         for queue in self._queues:
-            share = await self._share(channel, queue)
-            if share and (queue in self._shares or self._own is not None or await self._is_there(link, queue)):
+            share = await self._prefetch_share(channel, queue)
+            if share and (
+                queue in self._prefetch_shares
+                or self._own_topology is not None
+                or await self._queue_exists(link, queue)
+            ):
                 await self._subscribe(channel, queue, share, link.named(queue))
 
-    async def _share(self, channel: AmqpChannel, queue: str) -> int:
+    async def _prefetch_share(self, channel: AmqpChannel, queue: str) -> int:
         """What may still be added to the shares of the queue; what is too much is taken away, the latest first."""
-        most, shares = min(self._prefetch, self._allowed.get(queue, self._limit)), self._shares.get(queue, {})
+        most, shares = min(self._prefetch, self._allowed.get(queue, self._limit)), self._prefetch_shares.get(queue, {})
         while sum(shares.values()) > most:
             tag, _ = shares.popitem()
             await self._cancel(channel, tag)
         if not shares:
-            self._shares.pop(queue, None)  # else it would seem that the broker has lost it
+            self._prefetch_shares.pop(queue, None)  # else it would seem that the broker has lost it
         return most - sum(shares.values())
 
-    async def _is_there(self, link: AmqpConnection, queue: str) -> bool:
+    async def _queue_exists(self, link: AmqpConnection, queue: str) -> bool:
         """Looks on another channel first: consuming from a missing queue would cost this one its deliveries."""
         due, backoff = self._absent.get(queue) or (0.0, Backoff(0.2, 5.0))
         if clock.monotonic() < due:
@@ -322,14 +326,14 @@ class AmqpConsumer(ChannelListener):
             return True
         if queue not in self._absent:
             log.warning("queue %s does not exist yet; retrying", queue)
-        self._missed()
+        self._queue_missing()
         self._absent[queue] = clock.monotonic() + backoff.next(), backoff
         return False
 
     async def _subscribe(self, channel: AmqpChannel, queue: str, share: int, name: str) -> None:
         tag = f"{len(self._tags)}.{clock.token()}"
         self._tags[tag] = queue
-        self._shares.setdefault(queue, {})[tag] = share
+        self._prefetch_shares.setdefault(queue, {})[tag] = share
         if share != self._qos:
             await channel.call(commands.Basic.Qos(prefetch_count=share))  # for the consumers that come after it
             self._qos = share
@@ -337,9 +341,9 @@ class AmqpConsumer(ChannelListener):
 
     async def _unsubscribe(self, channel: AmqpChannel) -> None:
         """What arrives until the broker's answer stays valid, and so does what was delivered before."""
-        for tag in [tag for shares in self._shares.values() for tag in shares]:
+        for tag in [tag for shares in self._prefetch_shares.values() for tag in shares]:
             await self._cancel(channel, tag)
-        self._shares.clear()
+        self._prefetch_shares.clear()
 
     async def _cancel(self, channel: AmqpChannel, tag: str) -> None:
         await channel.call(commands.Basic.Cancel(consumer_tag=tag))
@@ -350,13 +354,13 @@ class AmqpConsumer(ChannelListener):
     async def _check(self, link: AmqpConnection) -> None:
         """A connection that does not answer is cut; a subscription that the broker has lost is made again."""
         try:
-            counts = [(queue, await lookup.count(link, queue)) for queue in list(self._shares)]
+            counts = [(queue, await lookup.count(link, queue)) for queue in list(self._prefetch_shares)]
         except ChannelLost as e:
             if e.code == 0:
                 link.abort(f"the broker does not answer on an open connection ({e})")
             return  # a refusal says nothing about our subscription
         ready = sum(count[0] for _, count in counts if count is not None)
-        idle = ready and not self._unfinished and self._own is None  # its queues may serve another one
+        idle = ready and not self._unfinished and self._own_topology is None  # its queues may serve another one
         self._idle_checks = self._idle_checks + 1 if idle else 0
         forgotten = [queue for queue, count in counts if count is None or count[1] == 0]
         if forgotten or self._idle_checks > 1:

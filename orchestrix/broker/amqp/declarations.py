@@ -110,7 +110,7 @@ def _queue(one: Queue) -> _Wanted:
 
 async def _declare_all(link: AmqpConnection, wanted: Sequence[_Wanted], pause: float) -> list[str]:
     """Passively first; then actively, which creates, or compares what is there with what is asked for."""
-    seen = await _side_by_side(wanted, lambda one: _look(link, one))
+    seen = await _side_by_side(wanted, lambda one: _check_passively(link, one))
     if any(refusal is not None and refusal.code == _MISSING for refusal in seen):
         await asyncio.sleep(pause)
     pairs = list(zip(wanted, seen, strict=True))
@@ -118,7 +118,7 @@ async def _declare_all(link: AmqpConnection, wanted: Sequence[_Wanted], pause: f
     return [complaint for complaint in complaints if complaint is not None]
 
 
-async def _look(link: AmqpConnection, one: _Wanted) -> _Refusal | None:
+async def _check_passively(link: AmqpConnection, one: _Wanted) -> _Refusal | None:
     return None if one.unique else await _try(link, one, passive=True)
 
 
@@ -133,14 +133,14 @@ async def _declare(link: AmqpConnection, one: _Wanted, seen: _Refusal | None) ->
     return f"{one.what}: {refusal.text}"
 
 
-async def _side_by_side(things: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+async def _side_by_side(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
     turns = asyncio.Semaphore(PARALLEL_DECLARES)
 
-    async def one(thing: T) -> R:
+    async def one(item: T) -> R:
         async with turns:
-            return await work(thing)
+            return await work(item)
 
-    answers = await asyncio.gather(*(one(thing) for thing in things), return_exceptions=True)
+    answers = await asyncio.gather(*(one(item) for item in items), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):
             raise answer

@@ -53,7 +53,7 @@ class _Slot:
     def settle(self, result: Published) -> None:
         if self.result is None:
             self.result = result
-            self.flight.landed()
+            self.flight.confirmed_one()
 
 
 class _LateConfirm(NamedTuple):
@@ -75,7 +75,7 @@ class _InFlightBatch:
         self.slots.append(slot)
         self._open += 1
 
-    def landed(self) -> None:
+    def confirmed_one(self) -> None:
         self._open -= 1
         if not self._open and not self.done.done():
             self.done.set_result(None)
@@ -93,11 +93,11 @@ class AmqpPublisher(ChannelListener):
         self._link: AmqpConnection | None = None
         self._channel: AmqpChannel | None = None
         self._open = asyncio.Event()
-        self._trouble = "not connected to the broker yet"
+        self._problem = "not connected to the broker yet"
         self._sequence = 0
         self._pending: dict[int, _Slot | _LateConfirm] = {}
         self._by_id: dict[str, _Slot] = {}
-        self._given_up: Counter[str] = Counter()
+        self._abandoned: Counter[str] = Counter()
         self._reopening: asyncio.Task[None] | None = None
 
     async def attach(self, link: AmqpConnection) -> None:
@@ -118,12 +118,12 @@ class AmqpPublisher(ChannelListener):
                 while waiting:
                     waiting = await self._round(messages, waiting, results)
         except TimeoutError:
-            late = self._why_late() or late
+            late = self._delay_reason() or late
         except Unavailable as e:
             late = str(e)
         return [one or Published(Outcome.UNKNOWN, late) for one in results]
 
-    def _why_late(self) -> str | None:
+    def _delay_reason(self) -> str | None:
         blocked = self._link.blocked if self._link is not None else None
         return f"the broker is blocked and takes no messages: {blocked}" if blocked else None
 
@@ -142,7 +142,7 @@ class AmqpPublisher(ChannelListener):
             elif ahead is not None:
                 await asyncio.wait([ahead.done])
         finally:
-            self._unload(flight, results)
+            self._collect_results(flight, results)
         return left
 
     async def _ready(self) -> tuple[AmqpConnection, AmqpChannel]:
@@ -150,7 +150,7 @@ class AmqpPublisher(ChannelListener):
         while True:
             link = self._link
             if link is None or not link.is_open:
-                raise Unavailable(self._trouble)
+                raise Unavailable(self._problem)
             if self._channel is None:
                 await self._open.wait()
             elif link.blocked is not None:
@@ -194,7 +194,7 @@ class AmqpPublisher(ChannelListener):
 
     def _slot(self, index: int, message: Outgoing, flight: _InFlightBatch) -> _Slot:
         sequence = self._sequence + 1
-        if message.message_id not in self._given_up:
+        if message.message_id not in self._abandoned:
             return _Slot(index, message, flight, sequence)
         copy = replace(message, headers={**message.headers, COPY: sequence})
         return _Slot(index, copy, flight, sequence, copy=True)
@@ -205,7 +205,7 @@ class AmqpPublisher(ChannelListener):
         self._by_id[slot.message.message_id] = slot
         slot.flight.add(slot)
 
-    def _unload(self, flight: _InFlightBatch, results: list[Published | None]) -> None:
+    def _collect_results(self, flight: _InFlightBatch, results: list[Published | None]) -> None:
         """Takes over the results. What has none becomes a late confirm, for which nobody waits."""
         late = [slot for slot in flight.slots if slot.result is None]
         for slot in flight.slots:
@@ -215,14 +215,14 @@ class AmqpPublisher(ChannelListener):
         if not flight.done.done():
             flight.done.set_result(None)
         if late:
-            self._shed()
+            self._reopen_overdue()
 
     def _give_up(self, slot: _Slot) -> None:
         self._forget_id(slot)
         self._pending[slot.sequence] = _LateConfirm(slot.message.message_id, clock.monotonic())
-        self._given_up[slot.message.message_id] += 1
+        self._abandoned[slot.message.message_id] += 1
 
-    def _shed(self) -> None:
+    def _reopen_overdue(self) -> None:
         """Opens the channel anew where too many answers are overdue: they would pile up as long as a queue is stuck."""
         if len(self._pending) <= MAX_LATE_CONFIRMS:
             return
@@ -232,7 +232,7 @@ class AmqpPublisher(ChannelListener):
             why = f"{counted(overdue, 'message')} unconfirmed for more than {LATE_CONFIRM_RETENTION_S:g} s"
             log.warning("%s: reopening the publish channel", why)
             self._channel.abandon(why)
-            self._lose(ChannelLost(0, why))
+            self._on_channel_lost(ChannelLost(0, why))
             self._begin_to_reopen(self._link)
 
     def _forget_id(self, slot: _Slot) -> None:
@@ -260,9 +260,9 @@ class AmqpPublisher(ChannelListener):
                 slot.settle(CONFIRMED)
 
     def _answered_late(self, given_up: _LateConfirm) -> None:
-        self._given_up[given_up.message_id] -= 1
-        if not self._given_up[given_up.message_id]:
-            del self._given_up[given_up.message_id]
+        self._abandoned[given_up.message_id] -= 1
+        if not self._abandoned[given_up.message_id]:
+            del self._abandoned[given_up.message_id]
 
     def _take(self, tag: int, multiple: bool) -> Iterable[_Slot | _LateConfirm]:
         if multiple:
@@ -271,24 +271,24 @@ class AmqpPublisher(ChannelListener):
         return () if slot is None else (slot,)
 
     def on_lost(self, lost: ChannelLost) -> None:
-        self._lose(lost)
+        self._on_channel_lost(lost)
         if lost.code and self._link is not None:
             log.warning("the broker closed the publish channel: %s %s", lost.code, lost)
             self._begin_to_reopen(self._link)
         else:
             self._open.set()  # whoever waits for the channel is to see that the connection is lost
 
-    def _lose(self, lost: ChannelLost) -> None:
+    def _on_channel_lost(self, lost: ChannelLost) -> None:
         self._channel = None
         self._open.clear()
-        self._trouble = str(lost)
+        self._problem = str(lost)
         unanswered = list(self._pending.values())
         self._pending.clear()
         self._by_id.clear()
-        self._given_up.clear()
+        self._abandoned.clear()
         for slot in unanswered:
             if isinstance(slot, _Slot):
-                slot.settle(_blame(slot, unanswered, lost))
+                slot.settle(_result_of_loss(slot, unanswered, lost))
 
     def _begin_to_reopen(self, link: AmqpConnection) -> None:
         self._reopening = asyncio.create_task(self._reopen(link), name="reopen the publish channel")
@@ -300,17 +300,17 @@ class AmqpPublisher(ChannelListener):
             link.abort(f"reopening the publish channel failed ({e})")
 
 
-def _blame(slot: _Slot, unanswered: Sequence[_Slot | _LateConfirm], lost: ChannelLost) -> Published:
+def _result_of_loss(slot: _Slot, unanswered: Sequence[_Slot | _LateConfirm], lost: ChannelLost) -> Published:
     """What the end of the channel says about one message that was in flight."""
     detail, closed = f"{lost.code} {lost}" if lost.code else str(lost), bool(lost.code)
     if lost.code == 404 and (found := _NO_EXCHANGE.search(str(lost))) and found[1] == slot.message.exchange:
         return Published(Outcome.RETURNED, detail, closed)
-    if lost.code == 406 and _is_to_blame(slot, unanswered, lost):
+    if lost.code == 406 and _closed_channel(slot, unanswered, lost):
         return Published(Outcome.REFUSED, detail, closed)
     return Published(Outcome.UNKNOWN, detail, closed)
 
 
-def _is_to_blame(slot: _Slot, unanswered: Sequence[_Slot | _LateConfirm], lost: ChannelLost) -> bool:
+def _closed_channel(slot: _Slot, unanswered: Sequence[_Slot | _LateConfirm], lost: ChannelLost) -> bool:
     found = _TOO_LARGE.search(str(lost))
     if found is None:
         return len(unanswered) == 1

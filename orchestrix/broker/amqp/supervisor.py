@@ -11,7 +11,7 @@ from typing import Final
 from yarl import URL
 
 from orchestrix import clock
-from orchestrix.broker.amqp.addresses import addresses, place, why
+from orchestrix.broker.amqp.addresses import addresses, connect_problem, host_and_port
 from orchestrix.broker.amqp.backoff import Backoff
 from orchestrix.broker.amqp.connection import AmqpConnection
 from orchestrix.broker.port import LinkState
@@ -49,7 +49,7 @@ class ConnectionSupervisor:
     ) -> None:
         self.state = LinkState.DOWN
         self.generation = 0
-        self.trouble: str | None = "not connected to the broker yet"
+        self.problem: str | None = "not connected to the broker yet"
         self.up_hooks: list[Callable[[int], None]] = []
         self.down_hooks: list[Callable[[int, str], None]] = []
         self._url, self._name, self._heartbeat, self._setup = url, name, heartbeat, setup
@@ -72,10 +72,10 @@ class ConnectionSupervisor:
     def current(self) -> AmqpSession:
         """The session. Raises Unavailable while there is none."""
         if self._session is None or self.state is not LinkState.UP:
-            raise Unavailable(self.trouble or "the broker is not connected")
+            raise Unavailable(self.problem or "the broker is not connected")
         return self._session
 
-    async def wait_up(self, timeout: float | None) -> bool:
+    async def wait_connected(self, timeout: float | None) -> bool:
         """Waits until UP; False when `timeout` seconds have passed."""
         try:
             async with asyncio.timeout(timeout):
@@ -86,10 +86,10 @@ class ConnectionSupervisor:
 
     async def stop(self) -> None:
         """Closes both connections; takes about 2 s where the broker hangs."""
-        was_up, self.state, self.trouble = self.state is LinkState.UP, LinkState.CLOSING, "stopped"
+        was_up, self.state, self.problem = self.state is LinkState.UP, LinkState.CLOSING, "stopped"
         self._up.clear()
         if was_up:
-            self._tell_down("stopped")
+            self._notify_down("stopped")
         self._session = None
         if self._task is not None:
             self._task.cancel()
@@ -108,9 +108,9 @@ class ConnectionSupervisor:
             await asyncio.sleep(self._backoff.next())
 
     def _fail(self, sentence: str) -> None:
-        if sentence != self.trouble:
+        if sentence != self.problem:
             log.warning('connection "%s": %s; retrying', self._name, sentence)
-        self.state, self.trouble = LinkState.DOWN, sentence
+        self.state, self.problem = LinkState.DOWN, sentence
 
     async def _connect(self) -> AmqpSession:
         """Raises ConfigError or Unavailable, which says in one sentence what is wrong."""
@@ -134,7 +134,7 @@ class ConnectionSupervisor:
         session = AmqpSession(AmqpConnection("publish"), AmqpConnection("consume"))
         try:
             for link in session.links:
-                await self._dial(link, url)
+                await self._try_connect(link, url)
             self.state = LinkState.SETUP
             await self._setup(session)
             for link in session.links:
@@ -143,14 +143,14 @@ class ConnectionSupervisor:
             for link in session.links:
                 link.abort("the second connection could not be opened")
             raise
-        log.info('connection "%s": connected to %s', self._name, place(url))
+        log.info('connection "%s": connected to %s', self._name, host_and_port(url))
         return session
 
-    async def _dial(self, link: AmqpConnection, url: URL) -> None:
+    async def _try_connect(self, link: AmqpConnection, url: URL) -> None:
         try:
             await link.open(url, self._name, self._heartbeat)
         except Exception as e:
-            raise Unavailable(why(url, e, link.refusal, link.last_words)) from e
+            raise Unavailable(connect_problem(url, e, link.refusal, link.last_error)) from e
 
     async def _live(self, session: AmqpSession) -> None:
         """Stays UP until one of the connections is lost."""
@@ -159,7 +159,7 @@ class ConnectionSupervisor:
         try:
             while not any(link.lost.done() for link in session.links):
                 lost = [link.lost for link in session.links]
-                await asyncio.wait(lost, timeout=self._patience(session), return_when="FIRST_COMPLETED")
+                await asyncio.wait(lost, timeout=self._silence_limit(session), return_when="FIRST_COMPLETED")
                 self._listen(session)
             if clock.monotonic() - up_at > STABLE_CONNECTION_S:
                 self._backoff.reset()
@@ -169,14 +169,14 @@ class ConnectionSupervisor:
     def _begin(self, session: AmqpSession) -> None:
         self._session = session
         self.generation += 1
-        self.state, self.trouble = LinkState.UP, None
+        self.state, self.problem = LinkState.UP, None
         for link in session.links:
             link.on_lost = self._down
         self._up.set()
         for hook in list(self.up_hooks):
             _guarded(hook, self.generation)
 
-    def _patience(self, session: AmqpSession) -> float | None:
+    def _silence_limit(self, session: AmqpSession) -> float | None:
         """Seconds until the quieter link may be dead: a periodic check would find that out half a heartbeat late."""
         heard_at = min(link.heard_at for link in session.links)
         return (
@@ -197,13 +197,13 @@ class ConnectionSupervisor:
         if self.state is not LinkState.UP or session is None:
             return
         self._up.clear()
-        self.state, self.trouble = LinkState.DOWN, reason
+        self.state, self.problem = LinkState.DOWN, reason
         log.warning('connection "%s" lost: %s', self._name, reason)
-        self._tell_down(reason)
+        self._notify_down(reason)
         for link in session.links:
             link.lose(reason)
 
-    def _tell_down(self, reason: str) -> None:
+    def _notify_down(self, reason: str) -> None:
         for hook in list(self.down_hooks):
             _guarded(hook, self.generation, reason)
 

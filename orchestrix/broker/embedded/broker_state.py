@@ -15,7 +15,7 @@ class Client(Protocol):
     def close_by_operator(self, reason: str) -> None:
         """Close by the operator: connection.close 320."""
 
-    def cut(self) -> None:
+    def drop(self) -> None:
         """Drop the socket without connection.close."""
 
     def alarm_ended(self) -> None:

@@ -39,17 +39,17 @@ MISSED_INTERVALS = 2
 class HeartbeatTimer:
     """Sends two heartbeats per interval; after two silent intervals the peer is dead. AMQP 0-9-1, 4.2.7. Seconds."""
 
-    def __init__(self, interval: float, beat: Callable[[], None], dead: Callable[[], None]) -> None:
+    def __init__(self, interval: float, send_heartbeat: Callable[[], None], on_timeout: Callable[[], None]) -> None:
         self._interval = interval
-        self._beat = beat
-        self._dead = dead
-        self._heard_at = clock.monotonic()
+        self._send_heartbeat = send_heartbeat
+        self._on_timeout = on_timeout
+        self._received_at = clock.monotonic()
         self._timer: asyncio.TimerHandle | None = None
-        self.deaf = False
+        self.paused = False
         self._schedule()
 
-    def heard(self) -> None:
-        self._heard_at = clock.monotonic()
+    def on_received(self) -> None:
+        self._received_at = clock.monotonic()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -61,13 +61,13 @@ class HeartbeatTimer:
             self._timer = asyncio.get_running_loop().call_later(self._interval / 2, self._tick)
 
     def _tick(self) -> None:
-        """While we do not read (`deaf`) the peer's silence means nothing."""
-        if self.deaf:
-            self.heard()
-        if clock.monotonic() - self._heard_at > MISSED_INTERVALS * self._interval:
-            self._dead()
+        """While we do not read (`paused`) the peer's silence means nothing."""
+        if self.paused:
+            self.on_received()
+        if clock.monotonic() - self._received_at > MISSED_INTERVALS * self._interval:
+            self._on_timeout()
             return
-        self._beat()
+        self._send_heartbeat()
         self._schedule()
 
 
@@ -79,9 +79,9 @@ class EmbeddedConnection(asyncio.Protocol):
         self._splitter = frames.FrameSplitter()
         self._negotiation = Negotiation()
         self._channels: dict[int, EmbeddedChannel] = {}
-        self._greeted = False
+        self._header_read = False
         self._closing = False
-        self._held = False
+        self._reading_paused = False
         self._writable = True
         self._heartbeat: HeartbeatTimer | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -125,9 +125,9 @@ class EmbeddedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._heartbeat is not None:
-            self._heartbeat.heard()
+            self._heartbeat.on_received()
         self._splitter.feed(data)
-        if not self._held:
+        if not self._reading_paused:
             self._read_on()
         if self._output.overfull:
             self._transport.pause_reading()
@@ -137,7 +137,7 @@ class EmbeddedConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable = True
-        if not self._held:
+        if not self._reading_paused:
             self._transport.resume_reading()
         for queue in self._consumed_queues():
             queue.pump()
@@ -154,15 +154,15 @@ class EmbeddedConnection(asyncio.Protocol):
     def close_by_operator(self, reason: str) -> None:
         self._refuse_connection(errors.AmqpError(320, reason), 0)
 
-    def cut(self) -> None:
+    def drop(self) -> None:
         self._transport.abort()
 
     def alarm_ended(self) -> None:
-        if not self._held:
+        if not self._reading_paused:
             return
-        self._held = False
+        self._reading_paused = False
         if self._heartbeat is not None:
-            self._heartbeat.deaf = False
+            self._heartbeat.paused = False
         if self._negotiation.terms.notifies_blocked:
             self._send(commands.Connection.Unblocked())
         self._transport.resume_reading()
@@ -171,9 +171,9 @@ class EmbeddedConnection(asyncio.Protocol):
     def _read_on(self) -> None:
         index = 0
         try:
-            if not self._greeted and not self._greet():
+            if not self._header_read and not self._read_protocol_header():
                 return
-            while not self._held and (frame := self._splitter.next()) is not None:
+            while not self._reading_paused and (frame := self._splitter.next()) is not None:
                 kind, number, payload = frame
                 index = frames.method_index(payload) if kind == frames.METHOD else 0
                 self._on_frame(kind, number, index, payload)
@@ -183,12 +183,12 @@ class EmbeddedConnection(asyncio.Protocol):
             log.exception("the embedded broker failed on a frame; closing this connection, the others stay open")
             self._refuse_connection(errors.internal_error("the broker failed on this frame"), index)
 
-    def _greet(self) -> bool:
+    def _read_protocol_header(self) -> bool:
         """Any other first bytes are answered with what we speak. AMQP 0-9-1, 4.2.2."""
         head = self._splitter.take(len(frames.PROTOCOL_HEADER))
         if head is None:
             return False
-        self._greeted = True
+        self._header_read = True
         if head != frames.PROTOCOL_HEADER:
             self._transport.write(frames.PROTOCOL_HEADER)
             self._transport.close()
@@ -239,15 +239,15 @@ class EmbeddedConnection(asyncio.Protocol):
     def _opened(self) -> None:
         terms = self._negotiation.terms
         self._splitter.frame_max = terms.frame_max
-        self._heartbeat = HeartbeatTimer(terms.heartbeat, self._beat, self.cut)
+        self._heartbeat = HeartbeatTimer(terms.heartbeat, self._send_heartbeat, self.drop)
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def _beat(self) -> None:
-        if not self._output.sent_since_beat:
+    def _send_heartbeat(self) -> None:
+        if not self._output.sent_since_heartbeat:
             self._output.send(frames.HEARTBEAT_FRAME)
             self._output.flush()
-        self._output.sent_since_beat = False
+        self._output.sent_since_heartbeat = False
 
     def _on_channel_frame(self, kind: int, number: int, index: int, payload: bytes) -> None:
         if not self._negotiation.done:
@@ -288,7 +288,7 @@ class EmbeddedConnection(asyncio.Protocol):
 
     def _use_channel(self, channel: EmbeddedChannel, kind: int, index: int, payload: bytes) -> None:
         try:
-            self._pass_on(channel, kind, index, payload)
+            self._dispatch_frame(channel, kind, index, payload)
         except errors.AmqpError as refusal:
             if refusal.ends_connection:
                 raise
@@ -296,11 +296,11 @@ class EmbeddedConnection(asyncio.Protocol):
         except (ValueError, IndexError, OverflowError, RecursionError) as e:
             raise errors.frame_error(f"the frame cannot be read: {e}") from e
 
-    def _pass_on(self, channel: EmbeddedChannel, kind: int, index: int, payload: bytes) -> None:
+    def _dispatch_frame(self, channel: EmbeddedChannel, kind: int, index: int, payload: bytes) -> None:
         if kind == frames.METHOD:
             channel.on_method(index, payload)
             if index == frames.PUBLISH and self._state.alarm:
-                self._hold()
+                self._pause_reading()
         elif kind == frames.HEADER:
             channel.publishing.on_header(payload)
         elif kind == frames.BODY:
@@ -308,11 +308,11 @@ class EmbeddedConnection(asyncio.Protocol):
         else:
             raise errors.frame_error("a heartbeat belongs on channel 0")
 
-    def _hold(self) -> None:
+    def _pause_reading(self) -> None:
         """As RabbitMQ does under an alarm: a connection that publishes is not read from until the alarm ends."""
-        self._held = True
+        self._reading_paused = True
         if self._heartbeat is not None:
-            self._heartbeat.deaf = True
+            self._heartbeat.paused = True
         self._transport.pause_reading()
         if self._negotiation.terms.notifies_blocked:
             self._send(commands.Connection.Blocked("the embedded broker blocks publishers"))
@@ -334,8 +334,8 @@ class EmbeddedConnection(asyncio.Protocol):
         self._expect_end_within(CLOSE_TIMEOUT_S)
 
     def _resume_for_close_ok(self) -> None:
-        if self._held:
-            self._held = False
+        if self._reading_paused:
+            self._reading_paused = False
             self._transport.resume_reading()
 
     def _leave(self) -> None:
@@ -353,7 +353,7 @@ class EmbeddedConnection(asyncio.Protocol):
     def _expect_end_within(self, seconds: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = asyncio.get_running_loop().call_later(seconds, self.cut)
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.drop)
 
     def _consumed_queues(self) -> list[EmbeddedQueue]:
         consumers = [one for channel in self._channels.values() for one in channel.deliveries.consumers.values()]

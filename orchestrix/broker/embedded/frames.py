@@ -50,12 +50,12 @@ class FrameSplitter:
         What came with a broken frame is dropped: there is no telling where the next one begins.
         """
         try:
-            return self._cut()
+            return self._next_frame()
         except errors.AmqpError:
             self._data, self._at = b"", 0
             raise
 
-    def _cut(self) -> tuple[int, int, bytes] | None:
+    def _next_frame(self) -> tuple[int, int, bytes] | None:
         data, at = self._data, self._at
         if len(data) - at < FRAME_OVERHEAD:
             return None

@@ -21,7 +21,7 @@ class OutputBuffer:
         self._size = 0
         self._scheduled = False
         self._before: list[Callable[[], None]] = []
-        self.sent_since_beat = False
+        self.sent_since_heartbeat = False
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
     def send(self, data: bytes) -> None:
@@ -59,5 +59,5 @@ class OutputBuffer:
     def _write(self) -> None:
         if self._pieces and not self._transport.is_closing():
             self._transport.write(b"".join(self._pieces))
-            self.sent_since_beat = True
+            self.sent_since_heartbeat = True
         self._pieces, self._size = [], 0

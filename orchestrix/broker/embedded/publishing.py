@@ -34,7 +34,7 @@ class Publishing:
     def __init__(self, channel: int, link: ConnectionPort) -> None:
         self._channel = channel
         self._link = link
-        self._draft: PartialMessage | None = None
+        self._partial: PartialMessage | None = None
         self._confirming = False
         self._last_taken = 0
         self._last_confirmed = 0
@@ -42,23 +42,23 @@ class Publishing:
 
     @property
     def expects_content(self) -> bool:
-        return self._draft is not None
+        return self._partial is not None
 
     def confirm(self) -> None:
         self._confirming = True
 
     def forget(self) -> None:
         """The channel ends in the middle of a message."""
-        self._draft = None
+        self._partial = None
 
     def begin(self, exchange: str, routing_key: str, mandatory: bool, immediate: bool) -> None:
         if immediate:
             raise errors.not_implemented("immediate=true")
-        self._draft = PartialMessage(exchange, routing_key, mandatory)
+        self._partial = PartialMessage(exchange, routing_key, mandatory)
 
     def on_header(self, payload: bytes) -> None:
         """Raises AmqpError 406 for a message that is too large, before any of its body is kept."""
-        draft = self._draft
+        draft = self._partial
         if draft is None or draft.left is not None:
             raise errors.unexpected_frame("a content header came where a method frame was expected")
         draft.left, draft.properties = frames.read_content_header(payload)
@@ -68,7 +68,7 @@ class Publishing:
         self._finish_if_whole(draft)
 
     def on_body(self, payload: bytes) -> None:
-        draft = self._draft
+        draft = self._partial
         if draft is None or draft.left is None:
             raise errors.unexpected_frame("a content body came where another frame was expected")
         if len(payload) > draft.left:
@@ -79,7 +79,7 @@ class Publishing:
 
     def _finish_if_whole(self, draft: PartialMessage) -> None:
         if draft.left == 0:
-            self._draft = None
+            self._partial = None
             self._publish(draft)
 
     def _publish(self, draft: PartialMessage) -> None:

@@ -69,7 +69,7 @@ class EmbeddedBroker:
         self._server.close()
         self.close_all_connections("the embedded broker is shutting down")
         await self._wait_until_alone()
-        self.cut_all_connections()
+        self.drop_all_connections()
         await self._server.wait_closed()
         self._server = None
         self._state.forget_messages()
@@ -88,11 +88,11 @@ class EmbeddedBroker:
             client.close_by_operator(reason)
         return len(clients)
 
-    def cut_all_connections(self) -> int:
+    def drop_all_connections(self) -> int:
         """Drop all sockets without connection.close. Returns how many there were."""
         clients = list(self._state.clients)
         for client in clients:
-            client.cut()
+            client.drop()
         return len(clients)
 
     def queue_depths(self, vhost: str = "/") -> dict[str, int]:

@@ -124,22 +124,22 @@ def _each(arguments: argparse.Namespace, method: str, end: str, done: str) -> in
     """Does it to each of those that match, one after the other."""
     api = api_of(arguments)
     found = [one["id"] for one in _matching(arguments, api)]
-    told: dict[str, Any] = {"dryRun": arguments.dry_run, "matched": len(found), done: 0, "refused": []}
+    texts: dict[str, Any] = {"dryRun": arguments.dry_run, "matched": len(found), done: 0, "refused": []}
     if found and not arguments.dry_run:
         if method == "DELETE":
             confirmed(arguments, f"Delete {len(found)} dead letters?")
         for id in found:
             try:
                 api.send(method, f"{_LETTERS}/{id}{end}", body_of(arguments))
-                told[done] += 1
+                texts[done] += 1
             except Unavailable:
                 raise
             except NotFound:  # somebody else was quicker
                 continue
             except OrchestrixError as refused:
-                told["refused"].append({"id": id, "reason": str(refused)})
-    shown(arguments, told)
-    return exit_codes.FAILED if told["refused"] else exit_codes.OK
+                texts["refused"].append({"id": id, "reason": str(refused)})
+    shown(arguments, texts)
+    return exit_codes.FAILED if texts["refused"] else exit_codes.OK
 
 
 def _matching(arguments: argparse.Namespace, api: ApiClient) -> Iterator[dict[str, Any]]:
@@ -159,7 +159,7 @@ def cluster_status(arguments: argparse.Namespace) -> int:
     leader = found.get("leader")
     why = None if leader else phase(api_of(arguments))
     if arguments.output != "json":
-        _tell(found, leader or (f"nobody (this node is {why})" if why else "nobody"), look_of(arguments))
+        _print(found, leader or (f"nobody (this node is {why})" if why else "nobody"), look_of(arguments))
     else:
         output.print_json(found)
         if why:
@@ -167,7 +167,7 @@ def cluster_status(arguments: argparse.Namespace) -> int:
     return exit_codes.OK if leader else exit_codes.FAILED
 
 
-def _tell(found: dict[str, Any], leader: str, look: Look) -> None:
+def _print(found: dict[str, Any], leader: str, look: Look) -> None:
     lease = found.get("lease") or {}
     head = {"leader": leader, "term": found.get("term"), "mode": found.get("mode"), "lease until": lease.get("until")}
     print_document(head, look)

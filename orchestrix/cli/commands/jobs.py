@@ -41,8 +41,10 @@ def submit(arguments: argparse.Namespace) -> int:
     shown(arguments, job)
     if job["state"] in ENDED:
         return exit_codes.OK if job["state"] == "SUCCEEDED" else exit_codes.FAILED
-    told = f"`orchestrix jobs logs -f {job['id']}` follows it, `orchestrix jobs why {job['id']}` says what it waits for"
-    exit_codes.warn(f"still {job['state']} after {arguments.wait:g} s: {told}", "error")
+    texts = (
+        f"`orchestrix jobs logs -f {job['id']}` follows it, `orchestrix jobs why {job['id']}` says what it waits for"
+    )
+    exit_codes.warn(f"still {job['state']} after {arguments.wait:g} s: {texts}", "error")
     return exit_codes.NOT_ENDED
 
 

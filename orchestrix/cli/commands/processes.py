@@ -74,7 +74,7 @@ def _dev(arguments: argparse.Namespace) -> None:
                 folder=folder / devfile.FOLDER,
                 broker_ports=ports.broker,
                 api_ports=ports.api,
-                ready=partial(_greet, settings, folder, ports, began),
+                ready=partial(_print_banner, settings, folder, ports, began),
                 former=PreviousDev(last.node, last.cut_off) if last is not None else None,
                 cut_off=lambda node: devfile.keep_life(folder, devfile.DevRun(node, cut_off=True)),
             )
@@ -137,7 +137,7 @@ def _begin() -> None:
     file_descriptors.raise_limit()
 
 
-def _greet(settings: Settings, folder: Path, ports: DevPorts, began: float, running: Running) -> None:
+def _print_banner(settings: Settings, folder: Path, ports: DevPorts, began: float, running: Running) -> None:
     """Writes the dev file and prints the banner once `dev` is ready. Raises `OSError`, which ends `dev`."""
     api_url = running.api_url or ""
     api, broker = _port_of(api_url), _port_of(running.broker_url)

@@ -34,8 +34,8 @@ def create(arguments: argparse.Namespace) -> int:
         instance = api.instance_of(answer(arguments))
     except AlreadyExists as taken:
         there = api.document(taken.path)
-        said = f"it is {arguments.saga} {there.get('id')} ({there.get('state')})"
-        raise ConflictError(f"{arguments.key!r} already exists: {said}") from taken
+        text = f"it is {arguments.saga} {there.get('id')} ({there.get('state')})"
+        raise ConflictError(f"{arguments.key!r} already exists: {text}") from taken
     return shown(arguments, instance) if arguments.wait is None else _wait(arguments, api, instance)
 
 
@@ -60,8 +60,8 @@ def _not_ended(arguments: argparse.Namespace, instance: dict[str, Any]) -> int:
     if instance["state"] == UNDO_FAILED:
         exit_codes.warn(f"an undo failed, and it waits for an operator: see {why}", "error")
         return exit_codes.FAILED
-    said = f"still {instance['state']} after {arguments.wait:g} s: {watch} follows it, {why} says what it waits for"
-    exit_codes.warn(said, "error")
+    text = f"still {instance['state']} after {arguments.wait:g} s: {watch} follows it, {why} says what it waits for"
+    exit_codes.warn(text, "error")
     return exit_codes.NOT_ENDED
 
 

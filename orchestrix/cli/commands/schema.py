@@ -19,7 +19,7 @@ def upgrade(arguments: argparse.Namespace) -> int:
     Answers 1 and says what to do if text would be kept or compared in another way than this version needs.
     """
     wrong = asyncio.run(migrator.upgrade(_url(_settings(arguments))))
-    _tell(arguments, f"the schema is at {migrator.HEAD}", "warnings", wrong)
+    _print(arguments, f"the schema is at {migrator.HEAD}", "warnings", wrong)
     return exit_codes.FAILED if wrong else exit_codes.OK
 
 
@@ -38,17 +38,17 @@ def check(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     asyncio.run(_check_revision(settings))
     differences = asyncio.run(migrator.check(_url(settings)))
-    said = f"the schema is as it should be ({migrator.HEAD})"
+    text = f"the schema is as it should be ({migrator.HEAD})"
     if differences:
-        said = f"the schema says {migrator.HEAD}, but is not as this version made it: somebody has changed it by hand"
-    _tell(arguments, said, "differences", differences)
+        text = f"the schema says {migrator.HEAD}, but is not as this version made it: somebody has changed it by hand"
+    _print(arguments, text, "differences", differences)
     return exit_codes.FAILED if differences else exit_codes.OK
 
 
-def _tell(arguments: argparse.Namespace, said: str, name: str, sentences: Sequence[str]) -> None:
+def _print(arguments: argparse.Namespace, text: str, name: str, sentences: Sequence[str]) -> None:
     if arguments.output == "json":
         return output.print_json({"head": migrator.HEAD, name: list(sentences)})
-    return print("\n".join([said, *(f"  {output.visible(sentence)}" for sentence in sentences)]))
+    return print("\n".join([text, *(f"  {output.visible(sentence)}" for sentence in sentences)]))
 
 
 async def _current(settings: Settings) -> str | None:

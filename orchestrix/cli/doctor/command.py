@@ -16,7 +16,7 @@ from orchestrix.cli.api_request import api_at
 from orchestrix.cli.banner import database as shown
 from orchestrix.cli.doctor import database as database_checks
 from orchestrix.cli.doctor.jobs import examined, facts
-from orchestrix.cli.doctor.queues import deaths, letters, queues, waves
+from orchestrix.cli.doctor.queues import deaths, letters, queues, timeout_bursts
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
 from orchestrix.cli.doctor.rights import rights
 from orchestrix.cli.doctor.stuck import stuck
@@ -147,7 +147,7 @@ async def _database(settings: Settings, folder: Path) -> list[CheckResult]:
         if schema.status == FAIL:
             return [CheckResult(OK, "database", shown(url)), schema]
         found = [await database_checks.writes(database, shown(url)), schema]
-        for check in (database_checks.clock_of, database_checks.copy_of, waves, letters, deaths):
+        for check in (database_checks.clock_of, database_checks.copy_of, timeout_bursts, letters, deaths):
             found += await check(database)
         return found
     finally:
@@ -177,18 +177,18 @@ async def _schema(database: Database, url: str) -> CheckResult:
 
 async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
     from orchestrix.bootstrap import load_catalog, open_broker
-    from orchestrix.broker.probe import takes_messages
+    from orchestrix.broker.probe import accepts_messages
 
     url = endpoints.broker(settings, folder)()
     broker = open_broker(url, "orchestrix doctor")
     try:
         await broker.start()
-        if not await broker.wait_up(BROKER_TIMEOUT_S):
-            why = broker.trouble or f"no connection within {BROKER_TIMEOUT_S:g} s"
+        if not await broker.wait_connected(BROKER_TIMEOUT_S):
+            why = broker.problem or f"no connection within {BROKER_TIMEOUT_S:g} s"
             fix = _AT_SIGN if _at_signs(url) else "start it, or correct ORCHESTRIX_BROKER_URL"
             return [CheckResult(FAIL, "broker", f"{hidden(url)}: {why}", fix)]
-        if not await takes_messages(broker):  # nor do workers take any then: their absence says nothing
-            why = broker.blocked or broker.trouble or "it does not answer"
+        if not await accepts_messages(broker):  # nor do workers take any then: their absence says nothing
+            why = broker.blocked or broker.problem or "it does not answer"
             return [CheckResult(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
         found = [CheckResult(OK, "broker", hidden(url)), *await rights(broker, url)]
         try:
@@ -208,7 +208,7 @@ async def _versions(settings: Settings, folder: Path) -> list[CheckResult]:
     broker = open_broker(endpoints.broker(settings, folder)(), "orchestrix doctor")
     try:
         await broker.start()
-        if not await broker.wait_up(BROKER_TIMEOUT_S):
+        if not await broker.wait_connected(BROKER_TIMEOUT_S):
             return []  # which is reported already
         return await versions(database, broker, load_catalog(settings))
     except (ConfigError, DefinitionError):  # so is this
@@ -228,7 +228,7 @@ async def _jobs(settings: Settings, folder: Path) -> list[CheckResult]:
     try:
         known = await facts(database, settings.jobs.silent, settings.jobs.max_live)
         await broker.start()
-        await broker.wait_up(BROKER_TIMEOUT_S)
+        await broker.wait_connected(BROKER_TIMEOUT_S)
         return await examined(known, broker, url, folder, settings.jobs.max_live)
     finally:
         await broker.stop()
@@ -271,9 +271,9 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, list[Ch
         return None, [CheckResult(WARN if guessed else FAIL, "API", str(wrong))]
     if (phase := phase_of(health)) is not None:
         return health, [CheckResult(WARN, "API", f"{api.url} is {phase}: {'; '.join(reasons)}", WAIT)]
-    told = _told_by(api, reasons, _reasons(health, healthy=True))
+    texts = _told_by(api, reasons, _reasons(health, healthy=True))
     more = _let_in(api)
-    return health, more if told.status == OK and any(one.what == "API" for one in more) else [told, *more]
+    return health, more if texts.status == OK and any(one.what == "API" for one in more) else [texts, *more]
 
 
 def _told_by(api: ApiClient, reasons: list[str], noted: list[str]) -> CheckResult:

@@ -34,9 +34,9 @@ async def clock_of(database: Database) -> list[CheckResult]:
         ahead = await clock_rollback.ahead_s(connection)
     if not ahead:
         return []
-    said = f"the clock went back: the newest stored time lies {ahead:.0f} s ahead of the clock of the database"
+    text = f"the clock went back: the newest stored time lies {ahead:.0f} s ahead of the clock of the database"
     return [
-        CheckResult(WARN, "clock", said, "set the clock right; waits are counted by it as it is, and nothing is lost")
+        CheckResult(WARN, "clock", text, "set the clock right; waits are counted by it as it is, and nothing is lost")
     ]
 
 

@@ -51,8 +51,8 @@ class JobFacts:
     """Workers with slots that are taken for ever, and how many."""
 
 
-async def facts(database: Database, silent: float, most: int) -> JobFacts:
-    """As they are now; a worker is lost after `silent` seconds without a heartbeat, and `most` jobs may be open.
+async def facts(database: Database, silent: float, limit: int) -> JobFacts:
+    """As they are now; a worker is lost after `silent` seconds without a heartbeat, and `limit` jobs may be open.
 
     Raises `Unavailable`.
     """
@@ -63,45 +63,45 @@ async def facts(database: Database, silent: float, most: int) -> JobFacts:
     after = (database.now() - _RECENT, "")
     async with database.read() as connection:
         ended = await jobs.cleared(connection, after, _QUEUE_CLEANUP_S, _LOOKED_AT)
-        unbegun, now = await job_queues.unbegun(connection), connection.now()
-        around = await job_queues.served(connection, unbegun, silent)
+        not_started, now = await job_queues.not_started_counts(connection), connection.now()
+        around = await job_queues.served(connection, not_started, silent)
         causes = {queue: unserved(queue, now, known) for queue, known in around.items()}
-        open, held = await jobs.occupied(connection), await job_admission.held(connection, most, silent)
+        open, held = await jobs.occupied(connection), await job_admission.held(connection, limit, silent)
         workers = await nodes.listed_workers(connection, _WORKERS, silent)
         lost = {one.id: one.lost_places for one in workers if one.lost_places}
-        return JobFacts(open, held, unbegun, causes, tuple(job_id for _, job_id in ended), lost)
+        return JobFacts(open, held, not_started, causes, tuple(job_id for _, job_id in ended), lost)
 
 
-async def examined(known: JobFacts, broker: Broker, url: str, folder: Path, most: int) -> list[CheckResult]:
-    """The findings about jobs; `most` may be open at a time. Raises `Unavailable`."""
-    found = [*await _unread(known, broker, most), *_crowded(known, most), *await _left_behind(known.ended, broker)]
+async def examined(known: JobFacts, broker: Broker, url: str, folder: Path, limit: int) -> list[CheckResult]:
+    """The findings about jobs; `limit` may be open at a time. Raises `Unavailable`."""
+    found = [*await _unread(known, broker, limit), *_crowded(known, limit), *await _left_behind(known.ended, broker)]
     found += [
         CheckResult(WARN, "workers", f"{worker}: {count} places are taken by functions that do not end", "restart it")
         for worker, count in known.lost.items()
     ]
-    return [await _room(known, url, folder, most), *found]
+    return [await _room(known, url, folder, limit), *found]
 
 
-async def _room(known: JobFacts, url: str, folder: Path, most: int) -> CheckResult:
-    queues = QUEUES_PER_JOB * KINDS * most
-    need = f"jobs.max_live is {most:,}: up to {queues:,} queues, {DESCRIPTORS_PER_QUEUE * queues:,} file descriptors"
+async def _room(known: JobFacts, url: str, folder: Path, limit: int) -> CheckResult:
+    queues = QUEUES_PER_JOB * KINDS * limit
+    need = f"jobs.max_live is {limit:,}: up to {queues:,} queues, {DESCRIPTORS_PER_QUEUE * queues:,} file descriptors"
     need += f" and {KILOBYTES_PER_QUEUE * queues / 1000:,.0f} MB at each node of the broker"
     dev = devfile.read(folder)
     if dev is not None and dev.broker_url == url:
-        return CheckResult(OK, "jobs", f"jobs.max_live is {most:,}, which the embedded broker has room for")
-    told = await asyncio.to_thread(rabbitmq_management.descriptors, url)
-    if told is None:
+        return CheckResult(OK, "jobs", f"jobs.max_live is {limit:,}, which the embedded broker has room for")
+    texts = await asyncio.to_thread(rabbitmq_management.descriptors, url)
+    if texts is None:
         look = 'the limit cannot be read here; see "File Descriptors" in `rabbitmq-diagnostics status`'
         return CheckResult(OK, "jobs", f"{need}; {look}")
-    return _compared(told, known, most, need)
+    return _compared(texts, known, limit, need)
 
 
-def _compared(told: rabbitmq_management.DescriptorUsage, known: JobFacts, most: int, need: str) -> CheckResult:
+def _compared(text: rabbitmq_management.DescriptorUsage, known: JobFacts, limit: int, need: str) -> CheckResult:
     """The queues that jobs have now are among the used descriptors."""
-    free = told.total - told.used + DESCRIPTORS_PER_QUEUE * QUEUES_PER_JOB * known.open
-    detail = f"{need}; {told.node} uses {told.used:,} of {told.total:,} descriptors"
+    free = text.total - text.used + DESCRIPTORS_PER_QUEUE * QUEUES_PER_JOB * known.open
+    detail = f"{need}; {text.node} uses {text.used:,} of {text.total:,} descriptors"
     each = DESCRIPTORS_PER_QUEUE * QUEUES_PER_JOB * KINDS
-    if free >= each * most:
+    if free >= each * limit:
         return CheckResult(OK, "jobs", detail)
     fits = max(1, free // each)
     more = "it will refuse connections, without a word in its log, before as many jobs are open"
@@ -109,22 +109,22 @@ def _compared(told: rabbitmq_management.DescriptorUsage, known: JobFacts, most: 
     return CheckResult(WARN, "jobs", f"{detail}: {more}", fix)
 
 
-async def _unread(known: JobFacts, broker: Broker, most: int) -> list[CheckResult]:
+async def _unread(known: JobFacts, broker: Broker, limit: int) -> list[CheckResult]:
     """A worker without a free slot, or that stops, reads no queue: only the heartbeats show who serves it."""
     found: list[CheckResult] = []
     for queue, count in sorted(known.unbegun.items()):
         there = await broker.message_count(dispatch_queue(queue))
         if there is None or there[1] == 0:
             cause, fix = known.causes[queue]
-            full = " (as many as may be of one queue: others wait)" if count >= share(most) else ""
+            full = " (as many as may be of one queue: others wait)" if count >= share(limit) else ""
             many = f"{count} job{'s' * (count != 1)} dispatched but not started{full}"
             found.append(CheckResult(WARN, "jobs", f"queue {queue}: {many}; {cause}", fix))
     return found
 
 
-def _crowded(known: JobFacts, most: int) -> Iterable[CheckResult]:
-    if known.held >= most:
-        detail = f"{known.held:,} are open, and no more than {most:,} may be: others wait"
+def _crowded(known: JobFacts, limit: int) -> Iterable[CheckResult]:
+    if known.held >= limit:
+        detail = f"{known.held:,} are open, and no more than {limit:,} may be: others wait"
         yield CheckResult(WARN, "jobs", detail, f"orchestrix jobs list --state RUNNING, or raise {_LIVE}")
 
 

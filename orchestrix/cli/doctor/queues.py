@@ -49,8 +49,8 @@ async def letters(database: Database) -> list[CheckResult]:
     async with database.read() as connection:
         found = await dead_letters.page(connection, dead_letters.DeadLetterFilter(), _DEAD_LETTERS_SHOWN)
     kinds: dict[str, Counter[str]] = {}
-    for letter in found:
-        kinds.setdefault(letter.queue, Counter())[letter.reason.partition(":")[0]] += 1
+    for dead_letter in found:
+        kinds.setdefault(dead_letter.queue, Counter())[dead_letter.reason.partition(":")[0]] += 1
     more = " or more" if len(found) == _DEAD_LETTERS_SHOWN else ""
     most = sorted(kinds.items(), key=lambda kind: -kind[1].total())[:_KINDS]
     return [
@@ -59,12 +59,12 @@ async def letters(database: Database) -> list[CheckResult]:
     ]
 
 
-async def waves(database: Database) -> list[CheckResult]:
+async def timeout_bursts(database: Database) -> list[CheckResult]:
     """A warning for each queue of which many steps timed out at once, and not long ago. Raises `Unavailable`."""
     from orchestrix.persistence.sagas import command_queues
 
     async with database.read() as connection:
-        found = await command_queues.waves(connection, _TIMEOUT_BURST_AGE)
+        found = await command_queues.recent_bursts(connection, _TIMEOUT_BURST_AGE)
     return [
         CheckResult(
             WARN,
@@ -95,7 +95,7 @@ async def deaths(database: Database) -> list[CheckResult]:
                 worst[one.queue] = one
     return [
         CheckResult(
-            WARN, "deaths", f"{worker_crash.told(one)} ({one.saga} {one.instance_id}); such here: {counts[queue]}"
+            WARN, "deaths", f"{worker_crash.describe(one)} ({one.saga} {one.instance_id}); such here: {counts[queue]}"
         )
         for queue, one in worst.items()
     ]
@@ -107,8 +107,8 @@ def _counted(reasons: Counter[str], more: str) -> str:
         for reason, count in reasons.most_common(_REASONS)
     ]
     others = reasons.total() - sum(count for _, count in reasons.most_common(_REASONS))
-    told = ", ".join([*parts, *([f"{others}{more} other{'s' * (others != 1)}"] if others else [])])
-    return told if len(reasons) == 1 else f"{reasons.total()}{more}, of which {told}"
+    texts = ", ".join([*parts, *([f"{others}{more} other{'s' * (others != 1)}"] if others else [])])
+    return texts if len(reasons) == 1 else f"{reasons.total()}{more}, of which {texts}"
 
 
 async def _work(broker: Broker, name: str, reader: str, missing: list[str]) -> list[CheckResult]:

@@ -95,9 +95,9 @@ def _listens(overview: Any, port: int) -> bool:
 
 
 def _scarcest(nodes: Any) -> DescriptorUsage | None:
-    told = [
+    texts = [
         DescriptorUsage(str(one["name"]), one["fd_total"], one.get("fd_used") or 0)
         for one in nodes
         if one.get("running") and isinstance(one.get("fd_total"), int) and one["fd_total"] > 0
     ]
-    return min(told, key=lambda one: one.total - one.used, default=None)
+    return min(texts, key=lambda one: one.total - one.used, default=None)

@@ -24,11 +24,11 @@ async def rights(broker: Broker, url: str) -> list[CheckResult]:
     try:
         await broker.declare(wanted)
     except OrchestrixError as refused:
-        return _told(str(refused), url)
+        return _describe(str(refused), url)
     return []
 
 
-def _told(refusal: str, url: str) -> list[CheckResult]:
+def _describe(refusal: str, url: str) -> list[CheckResult]:
     if not any(text in refusal for text in _REFUSED):
         return []  # an exchange that is not there yet, which is told elsewhere
     parts = urlsplit(url)

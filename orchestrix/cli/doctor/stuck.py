@@ -22,7 +22,7 @@ def stuck(api: ApiClient) -> list[CheckResult]:
     found: dict[str, list[dict[str, Any]]] = {}
     for one in _all(api):
         found.setdefault(str(one.get("saga") or APP), []).append(one)
-    return [_told(api, saga, instances) for saga, instances in sorted(found.items())]
+    return [_describe(api, saga, instances) for saga, instances in sorted(found.items())]
 
 
 def _all(api: ApiClient) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def _items(page: Any) -> list[dict[str, Any]]:
     return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
 
 
-def _told(api: ApiClient, saga: str, instances: list[dict[str, Any]]) -> CheckResult:
+def _describe(api: ApiClient, saga: str, instances: list[dict[str, Any]]) -> CheckResult:
     first, many = instances[0], len(instances)
     name, id = first.get("key") or first.get("appName"), first.get("id")
     count = f"{many}{' or more' if many == _LOOKED_AT else ''} instance{'s' * (many != 1)}"

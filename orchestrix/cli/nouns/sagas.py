@@ -54,17 +54,17 @@ _STUCK: Final = columns(
 def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
     """The commands that apps and other sagas have alike. `saga` is the argument that names the saga, if one does."""
 
-    def one(word: str, about: str, *own: Option, more: str = "", **told: Any) -> ShellCommand:
-        told.setdefault("request", f"POST {{base}}/{{id}}/{word}")
+    def one(word: str, about: str, *own: Option, more: str = "", **text: Any) -> ShellCommand:
+        text.setdefault("request", f"POST {{base}}/{{id}}/{word}")
         example = f"{noun} {word} {'order ' if saga else ''}{more or '1'}"
-        return ShellCommand(word, about, example, (*saga, *own), fixed=fixed, **told)
+        return ShellCommand(word, about, example, (*saga, *own), fixed=fixed, **text)
 
-    def reader(word: str, about: str, **told: Any) -> ShellCommand:
+    def reader(word: str, about: str, **text: Any) -> ShellCommand:
         end = "" if word in ("show", "watch") else f"/{word}"
-        return one(word, about, ID, request=f"GET {{base}}/{{id}}{end}", **told)
+        return one(word, about, ID, request=f"GET {{base}}/{{id}}{end}", **text)
 
-    def verb(word: str, about: str, *own: Option, **told: Any) -> ShellCommand:
-        return one(word, about, *own, *VERB, view="changed", keyed=True, **told)
+    def verb(word: str, about: str, *own: Option, **text: Any) -> ShellCommand:
+        return one(word, about, *own, *VERB, view="changed", keyed=True, **text)
 
     name = option("key", "its name, unique within its saga", "KEY" if saga else "NAME", "key" if saga else "appName")
     heads = columns(

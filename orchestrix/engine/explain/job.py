@@ -26,23 +26,23 @@ class AwaitedJob:
 
     id: str
     job: JobRow | None
-    around: DiagnosisContext | None = None
+    diagnosis: DiagnosisContext | None = None
 
 
 async def work_of(
-    connection: Connection, saga: Saga, instance: Instance, silent: float, around: BrokerStatus
+    connection: Connection, saga: Saga, instance: Instance, silent: float, broker_status: BrokerStatus
 ) -> AwaitedJob | None:
     """The job that a live instance waits for, if it waits for one; a worker is lost after `silent` seconds."""
     id = job_at_work(saga, instance) if instance.live else None
     job = await jobs.get(connection, id) if id is not None else None
     if id is None or job is None:
         return None if id is None else AwaitedJob(id, None)
-    empty = await around.empty([dispatch_queue(job.queue)]) if job.state == DISPATCHED else set()
-    known = await job_queues.around(connection, [job], silent, [job.queue] if empty else [])
+    empty = await broker_status.empty([dispatch_queue(job.queue)]) if job.state == DISPATCHED else set()
+    known = await job_queues.diagnosis_context(connection, [job], silent, [job.queue] if empty else [])
     return AwaitedJob(id, job, known[job.id])
 
 
-def told(work: AwaitedJob, now: datetime) -> tuple[str, str]:
+def describe(work: AwaitedJob, now: datetime) -> tuple[str, str]:
     """One sentence on its state, and one on what to do."""
     job = work.job
     if job is None:
@@ -54,9 +54,9 @@ def told(work: AwaitedJob, now: datetime) -> tuple[str, str]:
             f"{name} ended {job.state}; its result is on its way to the saga.",
             f"Wait; {logs} shows what it did.",
         )
-    trouble = None if work.around is None else waits_for(job, now, work.around)
-    if trouble is not None:
-        return f"{name} is {job.state}: {trouble}.", f"Fix that, or stop it with `orchestrix jobs cancel {job.id}`."
+    problem = None if work.diagnosis is None else waits_for(job, now, work.diagnosis)
+    if problem is not None:
+        return f"{name} is {job.state}: {problem}.", f"Fix that, or stop it with `orchestrix jobs cancel {job.id}`."
     where = f" on worker {job.worker_id}" if job.worker_id is not None else ""
     done = f", {_progress(job.progress)}" if job.progress is not None and job.state == RUNNING else ""
     stopping = f"; stopping ({job.cancel_reason})" if job.cancel_reason is not None else ""

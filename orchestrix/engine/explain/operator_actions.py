@@ -23,21 +23,21 @@ RETRY_ADVICE: Final = "Nothing to do; if that was a mistake, `retry` runs it aga
 class OperatorEnding:
     """What a person did to end it, whether undos were skipped after that, and whether it had failed before."""
 
-    deed: AuditRow
+    action: AuditRow
     skipped: bool = False
     had_failed: bool = False
 
-    def told(self, at: str, progress: InstanceProgress) -> str:
+    def describe(self, at: str, progress: InstanceProgress) -> str:
         """A sentence; `at` is the time of the action in words."""
-        who = f"{self._verb} by {self.deed.actor} at {at} ({self.deed.reason})"
-        if self.deed.verb == SagaAction.CANCEL.value:
+        who = f"{self._verb} by {self.action.actor} at {at} ({self.action.reason})"
+        if self.action.verb == SagaAction.CANCEL.value:
             return f"{who}: everything is undone{' except the skipped steps' if self.skipped else ''}."
         left = f"not undone: {', '.join(progress.left)}" if progress.left else "nothing to undo"
         return f"{who}: {left}.{f' It had failed before that: {progress.error}.' if self.had_failed else ''}"
 
     @property
     def _verb(self) -> str:
-        return "Cancelled" if self.deed.verb == SagaAction.CANCEL.value else "Terminated"
+        return "Cancelled" if self.action.verb == SagaAction.CANCEL.value else "Terminated"
 
 
 async def wait_of(connection: Connection, instance: Instance) -> AuditRow | None:
@@ -60,10 +60,10 @@ async def end_of(connection: Connection, instance: Instance) -> OperatorEnding |
     last = max((number for number, row in enumerate(done) if row.verb in _ENDS), default=None)
     if last is None:
         return None
-    deed, later = done[last], {row.verb for row in done[last + 1 :]}
-    pair, version = saga_tables_of(instance.saga), deed.to_version or 0
+    action, later = done[last], {row.verb for row in done[last + 1 :]}
+    pair, version = saga_tables_of(instance.saga), action.to_version or 0
     began = await history.run_began(connection, pair, instance.id)
     if version < began:  # a retry has begun it anew since; one of an undo changes nothing
         return None
     failed = await history.had_failed(connection, pair, instance.id, began, version)
-    return OperatorEnding(deed, SagaAction.SKIP.value in later, failed)
+    return OperatorEnding(action, SagaAction.SKIP.value in later, failed)

@@ -22,7 +22,7 @@ def by_blocker(instance: Instance, work: str) -> tuple[str, str, str] | None:
             return None
 
 
-def still_coming(saga: Saga, instance: Instance) -> str:
+def in_flight_note(saga: Saga, instance: Instance) -> str:
     """A sentence about what is in flight: a pause holds back what would follow, and not the answer of what is done.
 
     Empty where nothing may be in flight.
@@ -34,12 +34,12 @@ def still_coming(saga: Saga, instance: Instance) -> str:
     then = f"{what} may be running: a success counts at once"
     if here.undoes and len(instance.progress.todo) == 1:
         return f" {then} and ends the undo; the saga is then FAILED."
-    if not here.undoes and _behind(saga, here.step) == COMPLETED:
+    if not here.undoes and _state_after(saga, here.step) == COMPLETED:
         return f" {then} and completes the saga (this is its last step)."
     return f" {then}; the next step waits for `resume`."
 
 
-def _behind(saga: Saga, step: Step) -> str:
+def _state_after(saga: Saga, step: Step) -> str:
     """The state that a success of `step` leads to, with the immediate transitions after it."""
     state = step.then
     while (following := saga.immediate.get(state)) is not None:

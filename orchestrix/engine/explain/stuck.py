@@ -42,7 +42,7 @@ class _Around:
 
     broken: bool
     counts: Counts
-    hindered: ExternalBlockers
+    blockers: ExternalBlockers
 
     def is_silent(self, command: str) -> bool:
         """Whether the command's queue has no consumer; False for an unknown queue."""
@@ -51,17 +51,17 @@ class _Around:
     def of(self, saga: Saga) -> ExternalBlockers:
         """What blocks instances of the saga."""
         if self.broken:
-            return replace(self.hindered, states=[*saga.path[:-1], COMPENSATING])
+            return replace(self.blockers, states=[*saga.path[:-1], COMPENSATING])
         states = [step.state for step in saga.steps if self.is_silent(step.command)]
         steps = [step.name for step in saga.steps if any(map(self.is_silent, _commands(step)))]
-        return replace(self.hindered, states=states, steps=steps)
+        return replace(self.blockers, states=states, steps=steps)
 
     def holds(self, saga: Saga, one: Instance) -> bool:
         """Whether an instance is blocked whose row does not show what is in flight."""
-        return one.id in self.hindered.ids or self._is_late(one) or any(map(self.is_silent, needed(saga, one)))
+        return one.id in self.blockers.ids or self._is_late(one) or any(map(self.is_silent, needed(saga, one)))
 
     def _is_late(self, one: Instance) -> bool:
-        since = self.hindered.overdue
+        since = self.blockers.overdue
         return since is not None and one.wake_at is not None and one.wake_at <= since
 
 
@@ -74,47 +74,51 @@ class StuckSagas:
     def __init__(self, database: Database, broker: Broker, silent: float) -> None:
         self._database = database
         self._silent = silent
-        self._around = BrokerStatus(broker)
+        self._broker_status = BrokerStatus(broker)
 
     async def page(
-        self, saga: Saga, wanted: InstanceFilter, sort: str, limit: int, after: After | None
+        self, saga: Saga, filters: InstanceFilter, sort: str, limit: int, after: After | None
     ) -> list[Instance]:
-        """Up to `limit` instances that are stuck, or are not, as `wanted` says; otherwise as `instances.page`."""
-        counts = await self._around.counts([name for step in saga.steps for name in _commands(step)], fresh=COUNT_TTL_S)
+        """Up to `limit` instances that are stuck, or are not, as `filters` says; otherwise as `instances.page`."""
+        counts = await self._broker_status.counts(
+            [name for step in saga.steps for name in _commands(step)], max_age_s=COUNT_TTL_S
+        )
         jobs = {
             dispatch_queue(order.job.queue): order.job.queue for order in _all_orders(saga) if order.job is not None
         }
-        empty = [jobs[queue] for queue in await self._around.empty(jobs, fresh=COUNT_TTL_S)]
+        empty = [jobs[queue] for queue in await self._broker_status.empty(jobs, max_age_s=COUNT_TTL_S)]
         async with self._database.read() as connection:
             known = await _known(connection, saga, self._silent, empty)
-            around = _Around(self._around.trouble is not None, counts, known)
-            wanted = replace(wanted, hindered=around.of(saga))
+            broker_status = _Around(self._broker_status.problem is not None, counts, known)
+            filters = replace(filters, blockers=broker_status.of(saga))
             found: list[Instance] = []
             while True:
                 rows = await instances.page(
-                    connection, saga_tables_of(saga.name), saga.name, wanted, sort, limit, after
+                    connection, saga_tables_of(saga.name), saga.name, filters, sort, limit, after
                 )
-                found += [one for one in rows if not _is_open(wanted, one) or around.holds(saga, one) is wanted.stuck]
+                found += [
+                    one for one in rows if not _is_open(filters, one) or broker_status.holds(saga, one) is filters.stuck
+                ]
                 if len(rows) < limit or len(found) >= limit:
                     return found[:limit]
                 after = instances.sort_value(sort, rows[-1]), rows[-1].id
 
 
-def _is_open(wanted: InstanceFilter, one: Instance) -> bool:
+def _is_open(filters: InstanceFilter, one: Instance) -> bool:
     """Whether the query leaves open if it is stuck: no column shows which undo is in flight."""
     undone = one.state == COMPENSATING and one.wake_reason in WORKER_WAIT_REASONS
-    return undone and bool(wanted.hindered.steps)
+    return undone and bool(filters.blockers.steps)
 
 
 async def _known(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> ExternalBlockers:
     """What the database knows of that blocks instances: unusable answers, overdue wake-ups, jobs without worker."""
     pair, before = saga_tables_of(saga.name), connection.now() - timedelta(seconds=OVERDUE_AFTER_S)
-    found = await _unanswered(connection, saga)
+    found = await _unusable_answers(connection, saga)
     late = await instances.overdue(connection, pair, saga.name, OVERDUE_AFTER_S, NAMED_INSTANCES_LIMIT + 1)
-    unworked = await _unworked(connection, saga, silent, empty)
+    unserved_jobs = await _unserved_jobs(connection, saga, silent, empty)
     held = (
-        await blocked_job_steps.held_up(connection, pair, unworked, NAMED_INSTANCES_LIMIT + 1)
-        if unworked is not None
+        await blocked_job_steps.held_up(connection, pair, unserved_jobs, NAMED_INSTANCES_LIMIT + 1)
+        if unserved_jobs is not None
         else []
     )
     many = len(held) > NAMED_INSTANCES_LIMIT
@@ -122,11 +126,11 @@ async def _known(connection: Connection, saga: Saga, silent: float, empty: Colle
     return ExternalBlockers(
         ids=sorted(ids),
         overdue=before if len(late) > NAMED_INSTANCES_LIMIT else None,
-        unworked=unworked if many else None,
+        unserved_jobs=unserved_jobs if many else None,
     )
 
 
-async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
+async def _unusable_answers(connection: Connection, saga: Saga) -> set[int]:
     """The ids of those whose present command got an answer that could not be used, of the last ones."""
     found = await dead_letters.about(
         connection, saga.name, [*_events(saga), STEP_FAILED, UNROUTED], UNUSABLE_ANSWERS_LIMIT
@@ -134,14 +138,16 @@ async def _unanswered(connection: Connection, saga: Saga) -> set[int]:
     rows = await instances.guard(connection, saga_tables_of(saga.name), [id for id, _, _ in found])
     waiting = {id: row for id, row in rows.items() if row.saga == saga.name and row.wake_reason in WORKER_WAIT_REASONS}
     events = {id: (order.event, STEP_FAILED) for id, row in waiting.items() if (order := expected(saga, row))}
-    letters = await dead_letters.several(
-        connection, [letter for id, queue, letter in found if queue in (*events.get(id, ()), UNROUTED)]
+    found_letters = await dead_letters.several(
+        connection, [dead_letter for id, queue, dead_letter in found if queue in (*events.get(id, ()), UNROUTED)]
     )
-    known = [one for one in letters if one.queue != UNROUTED or one.type in events.get(one.instance_id or 0, ())]
+    known = [one for one in found_letters if one.queue != UNROUTED or one.type in events.get(one.instance_id or 0, ())]
     return {id for one in known if (id := one.instance_id) in waiting and answers(waiting[id], one)}
 
 
-async def _unworked(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> UnservedJobs | None:
+async def _unserved_jobs(
+    connection: Connection, saga: Saga, silent: float, empty: Collection[str]
+) -> UnservedJobs | None:
     """Which of the saga's jobs nobody will begin or end as things are; None where it has no jobs.
 
     Also those dispatched to queues that are `empty` now, though these have consumers: the dispatches may be lost.

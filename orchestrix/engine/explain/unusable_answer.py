@@ -23,16 +23,16 @@ async def unusable_answer(connection: Connection, saga: Saga, instance: Instance
         found += await dead_letters.page(connection, wanted, 1)
     wanted = DeadLetterFilter(queue=UNROUTED, saga=saga.name, instance_id=instance.id)
     found += [one for one in await dead_letters.page(connection, wanted, 1) if one.type in (order.event, STEP_FAILED)]
-    latest = max(found, key=lambda letter: letter.died_at, default=None)
+    latest = max(found, key=lambda dead_letter: dead_letter.died_at, default=None)
     return latest if latest is not None and answers(instance, latest) else None
 
 
-def answers(instance: Instance, letter: DeadLetter) -> bool:
+def answers(instance: Instance, dead_letter: DeadLetter) -> bool:
     """Whether a dead-lettered answer is one to the command that is in flight now.
 
     One that does not say what it answers can be, if it died since the last change. Brokers give that in whole seconds.
     """
-    cause = cause_of(letter)
+    cause = cause_of(dead_letter)
     if cause is not None:
         return cause == instance.command_id
-    return letter.died_at >= instance.updated_at.replace(microsecond=0)
+    return dead_letter.died_at >= instance.updated_at.replace(microsecond=0)

@@ -11,11 +11,11 @@ from orchestrix.broker.port import Broker
 from orchestrix.engine.broker_status import BrokerStatus, Counts, needed
 from orchestrix.engine.explain import worker_crash
 from orchestrix.engine.explain.explanation import SagaExplanation
-from orchestrix.engine.explain.job import AwaitedJob, told, work_of
+from orchestrix.engine.explain.job import AwaitedJob, describe, work_of
 from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, OperatorEnding, end_of, wait_of
-from orchestrix.engine.explain.pause import by_blocker, still_coming
+from orchestrix.engine.explain.pause import by_blocker, in_flight_note
 from orchestrix.engine.explain.unusable_answer import unusable_answer
-from orchestrix.engine.explain.workers import UnconsumedQueues, behind_others, patient
+from orchestrix.engine.explain.workers import UnconsumedQueues, queued_behind_others, without_action
 from orchestrix.errors import NotFound
 from orchestrix.persistence import outbox
 from orchestrix.persistence.audit import AuditRow
@@ -43,35 +43,36 @@ OVERDUE_AFTER_S: Final = 15.0
 class SagaFacts:
     """What the explanation is found from. `queues` has those whose consumers it needs, as far as they are known.
 
-    `deed` says who has paused it, or has cancelled the deadline where there is none; `gone` who has given it up.
-    `letter` is a dead letter: an answer to its present command that could not be used. `phase` as in `SagaExplainer`.
+    `last_action` says who has paused it, or has cancelled the deadline where there is none; `ending` who has given it
+    up. `dead_letter` is a dead letter: an answer to its present command that could not be used. `phase` as in
+    `SagaExplainer`.
     """
 
     saga: Saga
     instance: Instance
     now: datetime
     unsent: OutboxRow | None
-    trouble: str | None
+    problem: str | None
     queues: Counts
-    deed: AuditRow | None = None
-    letter: DeadLetter | None = None
+    last_action: AuditRow | None = None
+    dead_letter: DeadLetter | None = None
     job: AwaitedJob | None = None
     phase: str | None = None
-    gone: OperatorEnding | None = None
+    ending: OperatorEnding | None = None
     suspect: RedeliveryRecord | None = None
 
     @property
-    def here(self) -> PendingCommand | None:
+    def command(self) -> PendingCommand | None:
         """The command in flight."""
         return out(self.saga, self.instance)
 
     @property
     def queue(self) -> tuple[int, int] | None:
         """(messages, consumers) of the queue of the command in flight; None if that is unknown."""
-        return None if self.here is None else self.queues.get(self.here.order.command)
+        return None if self.command is None else self.queues.get(self.command.order.command)
 
     @property
-    def unheard(self) -> UnconsumedQueues:
+    def unconsumed(self) -> UnconsumedQueues:
         """The queues that it needs and that have no consumer."""
         counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
         silent = {name: messages for name, (messages, consumers) in counts.items() if not consumers}
@@ -92,13 +93,13 @@ class SagaFacts:
     @property
     def tries(self) -> str:
         """Which attempt of how many."""
-        here = self.here
+        here = self.command
         return f"{self.instance.tries} of {here.order.retry.attempts}" if here is not None else "1"
 
     @property
     def work(self) -> str:
         """What is waited for, in words."""
-        here = self.here
+        here = self.command
         if here is None:
             return f"step {self.instance.progress.awaited}" if self.instance.progress.awaited else self.instance.state
         return f"the undo of step {here.step.name}" if here.undoes else f"step {here.step.name}"
@@ -121,7 +122,7 @@ class SagaExplainer:
     ) -> None:
         self._reader = reader or NullDefinitionReader()
         self._database, self._catalog, self._silent = database, catalog, silent
-        self._around, self._phase = BrokerStatus(broker), phase
+        self._broker_status, self._phase = BrokerStatus(broker), phase
 
     async def why(self, saga: str, id: int) -> SagaExplanation:
         """Raises `NotFound` and `Unavailable`."""
@@ -133,17 +134,19 @@ class SagaExplainer:
             if known is None:
                 return _unknown_version(found)
             rows = await outbox.of_instance(connection, saga, id)
-            deed, gone = await wait_of(connection, found), await end_of(connection, found)
-            letter = await unusable_answer(connection, known, found)
-            job = await work_of(connection, known, found, self._silent, self._around)
+            action, ending = await wait_of(connection, found), await end_of(connection, found)
+            dead_letter = await unusable_answer(connection, known, found)
+            job = await work_of(connection, known, found, self._silent, self._broker_status)
             suspect = await redelivered_commands.of_command(connection, found.command_id or "")
         unsent = next((row for row in rows if row.id == found.command_id), None)
-        queues = await self._around.counts(needed(known, found))
-        trouble, now, phase = self._around.trouble, self._database.now(), self._phase()
-        return explain(SagaFacts(known, found, now, unsent, trouble, queues, deed, letter, job, phase, gone, suspect))
+        queues = await self._broker_status.counts(needed(known, found))
+        problem, now, phase = self._broker_status.problem, self._database.now(), self._phase()
+        return explain(
+            SagaFacts(known, found, now, unsent, problem, queues, action, dead_letter, job, phase, ending, suspect)
+        )
 
     async def _version_of(self, connection: Connection, found: Instance) -> Saga | None:
-        await self._reader.meet(connection, [(found.saga, found.definition_version)])
+        await self._reader.read_missing(connection, [(found.saga, found.definition_version)])
         return self._catalog.of(found)
 
 
@@ -164,7 +167,7 @@ def explain(facts: SagaFacts) -> SagaExplanation:
     for fits in CATALOGUE:
         found = fits(facts)
         if found is not None:
-            code, sentence, action = patient(*found) if facts.phase == "starting" else found
+            code, sentence, action = without_action(*found) if facts.phase == "starting" else found
             instance = facts.instance
             next_at = None if facts.unlimited else instance.wake_at
             return SagaExplanation(code, sentence, action, instance.updated_at, next_at)
@@ -174,12 +177,14 @@ def explain(facts: SagaFacts) -> SagaExplanation:
 Found = tuple[str, str, str]
 
 
-def _late(facts: SagaFacts) -> Found | None:
-    if facts.instance.live or facts.here is None:
+def _what_is_overdue(facts: SagaFacts) -> Found | None:
+    if facts.instance.live or facts.command is None:
         return None
-    sentence = f"Failed; step {facts.here.step.name} succeeded after that. Its undo was sent and is not answered yet."
-    if facts.unheard:
-        return "late_undo", f"{sentence} {facts.unheard.told()}.", f"{facts.unheard.helps()}."
+    sentence = (
+        f"Failed; step {facts.command.step.name} succeeded after that. Its undo was sent and is not answered yet."
+    )
+    if facts.unconsumed:
+        return "late_undo", f"{sentence} {facts.unconsumed.describe()}.", f"{facts.unconsumed.helps()}."
     action = "Wait. If this lasts, check that a worker runs, then `redispatch`: this undo is not resent by itself."
     return "late_undo", sentence, action
 
@@ -189,8 +194,8 @@ def _ended(facts: SagaFacts) -> Found | None:
         return None
     if facts.instance.state == COMPLETED:
         return "completed", "Completed.", "Nothing to do."
-    if facts.gone is not None:
-        return "failed", facts.gone.told(_moment(facts.gone.deed.at), facts.instance.progress), RETRY_ADVICE
+    if facts.ending is not None:
+        return "failed", facts.ending.describe(_moment(facts.ending.action.at), facts.instance.progress), RETRY_ADVICE
     why = facts.instance.progress.error or "see its history for the reason"
     return "failed", f"Failed: {why}.", "Fix the cause, then `retry` to run it again from the beginning."
 
@@ -201,14 +206,14 @@ def _paused(facts: SagaFacts) -> Found | None:
     progress = facts.instance.progress
     held = f" A failure is kept until `resume`: {progress.error}." if progress.held else ""
     step = facts.instance.progress.awaited
-    after = f" It was cancelled: after `resume` {_coming(facts, step)}." if step is not None else ""
+    after = f" It was cancelled: after `resume` {_next_steps(facts, step)}." if step is not None else ""
     end = (
         "`cancel` it"
         if SagaAction.CANCEL in allowed(facts.saga, facts.instance)
         else "`terminate` to undo nothing more"
     )
     who = _done(facts, "Paused") or "Paused"
-    coming = still_coming(facts.saga, facts.instance)
+    coming = in_flight_note(facts.saga, facts.instance)
     return "paused", f"{who} while {facts.work} was running.{coming}{held}{after}", f"`resume` it, or {end}."
 
 
@@ -231,7 +236,7 @@ def _unsendable(facts: SagaFacts) -> Found | None:
 
 
 def _unknown_state(facts: SagaFacts) -> Found | None:
-    if facts.here is not None or facts.instance.progress.awaited is not None:
+    if facts.command is not None or facts.instance.progress.awaited is not None:
         return None
     state, version, written = facts.instance.state, facts.saga.version, facts.instance.definition_version
     if written == version:
@@ -254,22 +259,22 @@ def _overdue(facts: SagaFacts) -> Found | None:
 
 
 def _dead_letter(facts: SagaFacts) -> Found | None:
-    letter = facts.letter
-    if letter is None:
+    dead_letter = facts.dead_letter
+    if dead_letter is None:
         return None
-    answer = f"An answer to {facts.work} at {_moment(letter.died_at)} was rejected: {letter.reason}"
-    look = f"See `orchestrix dlq show {letter.id}`"
-    action = f"{look}, fix it with `orchestrix dlq edit`, then `orchestrix dlq redrive {letter.id}`."
-    return "dead_letter", f"{answer}. It is dead letter {letter.id}.", action
+    answer = f"An answer to {facts.work} at {_moment(dead_letter.died_at)} was rejected: {dead_letter.reason}"
+    text = f"See `orchestrix dlq show {dead_letter.id}`"
+    action = f"{text}, fix it with `orchestrix dlq edit`, then `orchestrix dlq redrive {dead_letter.id}`."
+    return "dead_letter", f"{answer}. It is dead letter {dead_letter.id}.", action
 
 
 def _job(facts: SagaFacts) -> Found | None:
     if facts.job is None:
         return None
-    sentence, action = told(facts.job, facts.now)
+    sentence, action = describe(facts.job, facts.now)
     at, step = facts.instance.wake_at, facts.instance.progress.awaited
     if step is not None:
-        sentence = f"Cancelled; waiting for its job to stop, then {_coming(facts, step)}. {sentence}"
+        sentence = f"Cancelled; waiting for its job to stop, then {_next_steps(facts, step)}. {sentence}"
     given = facts.instance.given or (at if facts.instance.wake_reason == DEADLINE else None)
     if given is not None:
         sentence = f"{sentence} Its deadline was set by hand: {_moment(given)}."
@@ -281,23 +286,23 @@ def _awaited(facts: SagaFacts) -> Found | None:
     if at is None or step is None:
         return None
     waits = f"Cancelled; waiting for the answer of step {step}"
-    if facts.unheard:
-        then = f"After the answer, or when it times out, {_coming(facts, step)}"
-        helps = f"{facts.unheard.helps()}, or `terminate` to undo nothing."
-        return "no_consumer", f"{waits}. {facts.unheard.told()}. {then}.", helps
+    if facts.unconsumed:
+        then = f"After the answer, or when it times out, {_next_steps(facts, step)}"
+        helps = f"{facts.unconsumed.helps()}, or `terminate` to undo nothing."
+        return "no_consumer", f"{waits}. {facts.unconsumed.describe()}. {then}.", helps
     if facts.unlimited:
-        sentence = f"{waits}, without a deadline ({_withdrawn(facts)}). After the answer {_coming(facts, step)}."
-        return "no_deadline", sentence, f"Wait, {_given(facts)}, or `terminate` to undo nothing."
+        sentence = f"{waits}, without a deadline ({_withdrawn(facts)}). After the answer {_next_steps(facts, step)}."
+        return "no_deadline", sentence, f"Wait, {_extend_hint(facts)}, or `terminate` to undo nothing."
     until = f"until {_moment(at)} at the latest (in {duration(facts.seconds)}; later if the broker is down)"
     sooner = f"end the wait sooner with {_extend(facts, '--at TIME')}"
     return (
         "in_flight",
-        f"{waits}, {until}. Then {_coming(facts, step)}.",
+        f"{waits}, {until}. Then {_next_steps(facts, step)}.",
         f"Wait, {sooner}, or `terminate` to undo nothing.",
     )
 
 
-def _coming(facts: SagaFacts, awaited: str) -> str:
+def _next_steps(facts: SagaFacts, awaited: str) -> str:
     todo = facts.instance.progress.todo
     names = with_undo(facts.saga, [awaited, *todo])
     return f"it undoes {', '.join(name if name in todo else f'{name} (unless it failed)' for name in names)}"
@@ -306,7 +311,7 @@ def _coming(facts: SagaFacts, awaited: str) -> str:
 def _retry(facts: SagaFacts) -> Found | None:
     if facts.instance.wake_reason != RETRY:
         return None
-    here = facts.here
+    here = facts.command
     if migration_due(facts.instance, facts.now) is not None:
         sentence = f"The command of {facts.work} waits for `sagas migrate`, which moves the saga to another version"
         return "migration", f"{sentence}, for at most {duration(facts.seconds)}.", "Wait, or `retry` to send it now."
@@ -317,10 +322,10 @@ def _retry(facts: SagaFacts) -> Found | None:
 
 
 def _broker_down(facts: SagaFacts) -> Found | None:
-    if facts.trouble is None:
+    if facts.problem is None:
         return None
     action = "Restart the broker. No data is lost; work resumes by itself."
-    return "broker_down", f"RabbitMQ is unreachable: {facts.trouble}.", action
+    return "broker_down", f"RabbitMQ is unreachable: {facts.problem}.", action
 
 
 def _unsent(facts: SagaFacts) -> Found | None:
@@ -331,13 +336,15 @@ def _unsent(facts: SagaFacts) -> Found | None:
 
 
 def _no_consumer(facts: SagaFacts) -> Found | None:
-    return ("no_consumer", f"{facts.unheard.told()}.", f"{facts.unheard.helps()}.") if facts.unheard else None
+    return (
+        ("no_consumer", f"{facts.unconsumed.describe()}.", f"{facts.unconsumed.helps()}.") if facts.unconsumed else None
+    )
 
 
 def _backlog(facts: SagaFacts) -> Found | None:
-    if not facts.queue or not facts.queue[0] or facts.here is None or facts.instance.begun:
+    if not facts.queue or not facts.queue[0] or facts.command is None or facts.instance.begun:
         return None
-    return behind_others(facts.here.order, facts.instance, facts.queue, facts.tries)
+    return queued_behind_others(facts.command.order, facts.instance, facts.queue, facts.tries)
 
 
 def _no_deadline(facts: SagaFacts) -> Found | None:
@@ -346,7 +353,7 @@ def _no_deadline(facts: SagaFacts) -> Found | None:
     sentence = f"Waiting for {facts.work} (attempt {facts.tries}) without a deadline ({_withdrawn(facts)})."
     verbs = allowed(facts.saga, facts.instance)
     others = "`skip` the step or `cancel`" if SagaAction.SKIP in verbs else "or `terminate` to undo nothing more"
-    return "no_deadline", sentence, f"Wait, {_given(facts)}, {others}."
+    return "no_deadline", sentence, f"Wait, {_extend_hint(facts)}, {others}."
 
 
 def _withdrawn(facts: SagaFacts) -> str:
@@ -354,11 +361,11 @@ def _withdrawn(facts: SagaFacts) -> str:
 
 
 def _done(facts: SagaFacts, what: str) -> str | None:
-    deed = facts.deed
-    return f"{what} by {deed.actor} at {_moment(deed.at)} ({deed.reason})" if deed is not None else None
+    action = facts.last_action
+    return f"{what} by {action.actor} at {_moment(action.at)} ({action.reason})" if action is not None else None
 
 
-def _given(facts: SagaFacts) -> str:
+def _extend_hint(facts: SagaFacts) -> str:
     return f"set a deadline with {_extend(facts, '--by 5m')}"
 
 
@@ -378,7 +385,7 @@ def _working(facts: SagaFacts) -> Found | None:
 
 
 CATALOGUE: Final[tuple[Callable[[SagaFacts], Found | None], ...]] = (
-    _late,
+    _what_is_overdue,
     _ended,
     _paused,
     _blocked,

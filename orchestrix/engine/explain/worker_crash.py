@@ -22,10 +22,10 @@ def found(facts: WorkerCrashFacts) -> tuple[str, str, str] | None:
     """The entry for the catalogue, if workers have died while they handled the command."""
     if facts.suspect is None:
         return None
-    return WORKERS_DIED, f"{told(facts.suspect)}.", f"Wait, or {WORKERS_DIED_ADVICE}."
+    return WORKERS_DIED, f"{describe(facts.suspect)}.", f"Wait, or {WORKERS_DIED_ADVICE}."
 
 
-def told(suspect: RedeliveryRecord) -> str:
+def describe(suspect: RedeliveryRecord) -> str:
     """The state in words, without a full stop."""
     return f"{counted(suspect.deaths, 'worker')} died while processing {suspect.queue}; {suspect.place}"
 

@@ -29,7 +29,7 @@ class UnconsumedQueues:
     def __bool__(self) -> bool:
         return bool(self.queues)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The state in words, for a sentence."""
         found = " and ".join(self._queue(name, count) for name, count in self.queues.items())
         return f"{found}; this `orchestrix dev` is stopping together with its worker" if self.leaving else found
@@ -38,21 +38,21 @@ class UnconsumedQueues:
         """What to do, without a full stop."""
         if self.leaving:
             return "Start `orchestrix dev` again once it has stopped: the work resumes"
-        another = "another" if self._is_in_hand() else "a"
+        another = "another" if self._is_taken() else "a"
         return f"Start {another} worker with `orchestrix worker {' '.join(f'-q {name}' for name in self.queues)}`"
 
     def _queue(self, name: str, count: int) -> str:
         there = f"{name} has {counted(count, 'message')} and no consumer"
-        if name != self.taken or not self._is_in_hand():
+        if name != self.taken or not self._is_taken():
             return there
         return f"{there}: its last worker is still processing this command, but is stopping or takes no more for now"
 
-    def _is_in_hand(self) -> bool:
+    def _is_taken(self) -> bool:
         """A command that was sent and is not in its queue was taken: by a worker that does not consume any more."""
         return not self.leaving and self.queues.get(self.taken or "") == 0
 
 
-def behind_others(order: Order, instance: Instance, count: tuple[int, int], tries: str) -> tuple[str, str, str]:
+def queued_behind_others(order: Order, instance: Instance, count: tuple[int, int], tries: str) -> tuple[str, str, str]:
     """(code, sentence, action) of a command whose start nobody has reported, while its queue has so many messages and
     consumers. Only after its first time-out is it known to be among them."""
     messages, consumers = count
@@ -66,6 +66,6 @@ def behind_others(order: Order, instance: Instance, count: tuple[int, int], trie
     return "backlog", f"{sentence}. Waiting does not use up its timeout.{ends}", "Wait, or start more workers."
 
 
-def patient(code: str, sentence: str, action: str) -> tuple[str, str, str]:
+def without_action(code: str, sentence: str, action: str) -> tuple[str, str, str]:
     """The same of a node that is only starting: nobody needs to do what it is about to do itself."""
     return code, sentence, "Wait: this node is still starting." if code in _TRANSIENT_CODES else action

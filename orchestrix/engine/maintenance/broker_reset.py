@@ -33,7 +33,7 @@ class BrokerResetDetector:
 
     The database names an empty queue. If the broker does not have it, it is another broker, or an emptied one: one
     node wins the right to a new name, sends every live saga's current command under its old message id, and declares
-    the new queue last. If it dies before that, the new name is missing too and all begins again, after `patience` s.
+    the new queue last. If it dies before that, the new name is missing too and all begins again, after `grace_s` s.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BrokerResetDetector:
         relay: OutboxRelay,
         catalog: Catalog,
         *,
-        patience: float = TAKEOVER_TIMEOUT_S,
+        grace_s: float = TAKEOVER_TIMEOUT_S,
         jobs: JobSteps | None = None,
     ) -> None:
         self._jobs = jobs or JobSteps(catalog)
@@ -51,7 +51,7 @@ class BrokerResetDetector:
         self._broker = broker
         self._relay = relay
         self._catalog = catalog
-        self._patience = patience
+        self._grace_s = grace_s
         self._wake = WakeSignal()
         self._loop = Loop("broker reset check", self._round)
         self._done = -1
@@ -66,7 +66,7 @@ class BrokerResetDetector:
         """Stops comparing."""
         await self._loop.stop()
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Why this node does not know yet whether the broker was reset, or None."""
         if self._done == self._broker.generation:
             return None
@@ -85,9 +85,9 @@ class BrokerResetDetector:
             known, age = await broker_incarnation.read(connection), await broker_incarnation.age(connection)
         if known is not None and await self._remembered(known):
             return True
-        if age < self._patience:  # another node is at it
-            log.info("waiting up to %.1f s for another node to resend what the broker lost", self._patience - age)
-            await self._wake.wait(self._patience - age)
+        if age < self._grace_s:  # another node is at it
+            log.info("waiting up to %.1f s for another node to resend what the broker lost", self._grace_s - age)
+            await self._wake.wait(self._grace_s - age)
             return False
         new = clock.uuid7()
         if not await self._database.run(lambda tx: broker_incarnation.replace(tx, known, new)):
@@ -98,33 +98,33 @@ class BrokerResetDetector:
     async def _remembered(self, known: str) -> bool:
         return await self._broker.message_count(incarnation_queue(known).name) is not None
 
-    async def _send_all(self, mine: str) -> bool:
+    async def _send_all(self, marker: str) -> bool:
         """False if another node has taken over meanwhile, which then sends all and declares its own queue."""
         sent = 0
         for pair in (APPS, INSTANCES):
             names = [saga.name for saga in self._catalog if (saga.name == APPS.saga) == (pair is APPS)]
             after = 0
-            while names and (live := await self._owed(pair, names, after)):
+            while names and (live := await self._pending_instances(pair, names, after)):
                 after, sent = live[-1].id, sent + len(live)
-                if not await self._owe(live, mine):
+                if not await self._restore(live, marker):
                     return False
-                self._relay.poke()
+                self._relay.notify()
         crash.point("redispatch.before_declare")
-        if not await self._database.run(lambda tx: broker_incarnation.touch(tx, mine)):
+        if not await self._database.run(lambda tx: broker_incarnation.touch(tx, marker)):
             return False
-        await self._broker.declare(Topology(queues=(incarnation_queue(mine),)))
+        await self._broker.declare(Topology(queues=(incarnation_queue(marker),)))
         if sent:
             log.warning("broker is new or was reset: re-sent %s", counted(sent, "outstanding command"))
         return True
 
-    async def _owe(self, live: Sequence[Instance], mine: str) -> bool:
-        return await self._database.run(lambda tx: self._write(tx, live, mine))
+    async def _restore(self, live: Sequence[Instance], marker: str) -> bool:
+        return await self._database.run(lambda tx: self._write(tx, live, marker))
 
-    async def _write(self, tx: Transaction, live: Sequence[Instance], mine: str) -> bool:
+    async def _write(self, tx: Transaction, live: Sequence[Instance], marker: str) -> bool:
         await send_again(tx, self._catalog, live)
         await self._jobs.again(tx, live)
-        return await broker_incarnation.touch(tx, mine)
+        return await broker_incarnation.touch(tx, marker)
 
-    async def _owed(self, pair: SagaTables, names: Sequence[str], after: int) -> list[Instance]:
+    async def _pending_instances(self, pair: SagaTables, names: Sequence[str], after: int) -> list[Instance]:
         async with self._database.read() as connection:
-            return await instances.owed(connection, pair, names, after, INSTANCES_PER_TRANSACTION)
+            return await instances.to_redispatch(connection, pair, names, after, INSTANCES_PER_TRANSACTION)

@@ -26,7 +26,7 @@ class ClockRegressionDetector:
 
     def __init__(self, database: Database, claim_s: float) -> None:
         self._database, self._claim_s = database, claim_s
-        self._told = False
+        self._logged = False
         self._quiet = 0
         self._seen: tuple[float, float] | None = None
         """When the last check was (monotonic), and by how much stored times were ahead then."""
@@ -35,36 +35,36 @@ class ClockRegressionDetector:
     async def start(self) -> None:
         """Checks, and begins to check periodically."""
         try:
-            await self.look()
-        except RetryableError as away:
-            log.debug("cannot check the clock: %s", away)
+            await self.run_once()
+        except RetryableError as error:
+            log.debug("cannot check the clock: %s", error)
         await self._loop.start()
 
     async def stop(self) -> None:
         """Checks no more."""
         await self._loop.stop()
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Ends early what waits for longer than it can. Raises `RetryableError`."""
         async with self._database.read() as connection:
             ahead = await clock_rollback.ahead_s(connection)
-        again = self._went_back(ahead)
+        again = self._has_regressed(ahead)
         if ahead == 0.0 or again:
-            self._told, self._quiet = False, 0
+            self._logged, self._quiet = False, 0
         if ahead == 0.0 or self._quiet == QUIET_PASSES_LIMIT:
             return
-        mended = await clock_rollback.mend(self._database, self._claim_s)
-        if not self._told:
-            rows = counted(mended, "row")
+        repaired = await clock_rollback.repair(self._database, self._claim_s)
+        if not self._logged:
+            rows = counted(repaired, "row")
             log.warning("the clock was set back: stored times are %.0f s ahead; %s now count from now", ahead, rows)
-        self._told = True
-        self._quiet = 0 if mended else self._quiet + 1
+        self._logged = True
+        self._quiet = 0 if repaired else self._quiet + 1
 
-    def _went_back(self, ahead: float) -> bool:
+    def _has_regressed(self, ahead: float) -> bool:
         """Whether stored times are further ahead than they were: as time goes on, that shrinks."""
         before, self._seen = self._seen, (clock.monotonic(), ahead)
         return before is not None and ahead > before[1] - (self._seen[0] - before[0]) + CLOCK_TOLERANCE_S
 
     async def _round(self) -> None:
         await asyncio.sleep(clock.uniform(CHECK_INTERVAL_S / 2, CHECK_INTERVAL_S))
-        await self.look()
+        await self.run_once()

@@ -40,18 +40,18 @@ class CloneResetResult:
     schedules: int = 0
 
 
-async def alone(database: Database, seconds: float, tell: Callable[[str], None]) -> None:
+async def wait_until_alone(database: Database, seconds: float, report: Callable[[str], None]) -> None:
     """Returns once no process that works on this database can be alive: no heartbeat for so many `seconds`.
 
     A copy has the rows of the original's processes, which nobody updates any more. Raises `ConflictError` if one is.
     """
-    first = await _signs(database, seconds)
+    first = await _life_signs(database, seconds)
     if not first:
         return
     names = ", ".join(f"{kind} {name}" for kind, name in sorted(first)[:3])
-    tell(f"heartbeats in the last {seconds:g} s: {names}; waiting up to {seconds:g} s to see whether they continue")
+    report(f"heartbeats in the last {seconds:g} s: {names}; waiting up to {seconds:g} s to see whether they continue")
     ends = clock.monotonic() + seconds
-    while clock.monotonic() < ends and (now := await _signs(database, seconds)):
+    while clock.monotonic() < ends and (now := await _life_signs(database, seconds)):
         beating = [f"{kind} {name}" for (kind, name), at in sorted(now.items()) if first.get((kind, name)) != at]
         if beating:
             raise ConflictError(
@@ -61,7 +61,7 @@ async def alone(database: Database, seconds: float, tell: Callable[[str], None])
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def _signs(database: Database, seconds: float) -> dict[tuple[str, str], object]:
+async def _life_signs(database: Database, seconds: float) -> dict[tuple[str, str], object]:
     async with database.read() as connection:
         return dict(await clone_rows.signs(connection, seconds))
 
@@ -75,8 +75,8 @@ async def reset(database: Database) -> CloneResetResult:
     assert here.resetting is not None, "the reset has started"
     database.installation = here
     done = CloneResetResult(former=here.id, installation=here.resetting)
-    await database.run(clone_rows.forget_processes)
-    await _all(database, lambda tx: clone_rows.forget_messages(tx, ROWS_PER_TRANSACTION))
+    await database.run(clone_rows.delete_processes)
+    await _all(database, lambda tx: clone_rows.delete_messages(tx, ROWS_PER_TRANSACTION))
     for pair in (APPS, INSTANCES):
         done.sagas += await _all(database, lambda tx, pair=pair: _park(tx, pair))  # type: ignore[misc]
     done.jobs = await _all(database, lambda tx: clone_rows.end_jobs(tx, ROWS_PER_TRANSACTION, f"cloned: {REASON}"))

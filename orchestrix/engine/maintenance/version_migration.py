@@ -159,7 +159,7 @@ class _Migration:
             await self._database.run(self._store_target)
         after = 0
         while ids := await self._page(after):
-            self._note(await (self._look(ids) if self._asked.dry_run else self._move(ids)))
+            self._note(await (self._preview(ids) if self._asked.dry_run else self._move(ids)))
             after = ids[-1]
         self._since = clock.monotonic()
         while self._left and self._time_left():
@@ -192,7 +192,7 @@ class _Migration:
         """Those that were left, where something is to be done: those still in flight are only read."""
         for ids in _chunks(sorted(self._left)):
             async with self._database.read() as connection:
-                rows, held = await instance_migration.look(connection, self._pair, self._asked.saga, ids)
+                rows, held = await instance_migration.read(connection, self._pair, self._asked.saga, ids)
             due = [one.id for one in rows if self._is_due(one, one.id in held)]
             for id in due:
                 del self._left[id]
@@ -222,16 +222,16 @@ class _Migration:
                 self._note(await self._move(ids))
         busy = [id for id, one in self._left.items() if one is None]
         async with self._database.read() as connection:
-            rows, _ = await instance_migration.look(connection, self._pair, self._asked.saga, busy)
+            rows, _ = await instance_migration.read(connection, self._pair, self._asked.saga, busy)
         live = [one for one in rows if one.live and one.definition_version < self._asked.to]
         self._result.refused += [_refused(one, _BUSY) for one in live]
         self._result.refused += [one for one in self._left.values() if one is not None]
         self._left = {}
 
-    async def _look(self, ids: Sequence[int]) -> _Batch:
+    async def _preview(self, ids: Sequence[int]) -> _Batch:
         """What would become of them (dry run)."""
         async with self._database.read() as connection:
-            rows, held = await instance_migration.look(connection, self._pair, self._asked.saga, ids)
+            rows, held = await instance_migration.read(connection, self._pair, self._asked.saga, ids)
         judged = [(one, self._judge(one, one.id in held)) for one in rows if self._concerns(one)]
         batch = _Batch()
         for one, verdict in judged:
@@ -284,8 +284,8 @@ class _Migration:
         route = self._routes.get(one.definition_version)
         if route is None:
             return MigrationRefusal(f"version {one.definition_version} is neither stored nor in this code")
-        tick = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
-        return migrated(route, one, tick, actor=self._asked.actor, held_events=held)
+        inputs = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
+        return migrated(route, one, inputs, actor=self._asked.actor, held_events=held)
 
     async def _mark(self, tx: Transaction, out: Sequence[Instance]) -> None:
         """Makes their next commands wait; once those in flight are not waited for any more, lets them go."""

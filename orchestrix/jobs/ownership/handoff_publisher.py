@@ -21,7 +21,7 @@ from orchestrix.domain.handoff import (
     HandoffLimits,
     HandoffProgress,
     HandoffStep,
-    next_look,
+    next_check,
     next_step,
 )
 from orchestrix.domain.jobs import HANDING_OFF, ORPHAN_PENDING, JobRow
@@ -76,12 +76,12 @@ class JobHandoffAckListener:
         assert self._consumer is not None, "it has begun"
         deliveries = await self._consumer.receive(OFFERS_PER_BATCH)
         for delivery in deliveries:
-            self._hear(delivery)
+            self._on_ack(delivery)
             crash.point("jobs.handoff.after_answer")
         await self._consumer.acknowledge(deliveries)
         self.arrived.set()
 
-    def _hear(self, delivery: Delivery) -> None:
+    def _on_ack(self, delivery: Delivery) -> None:
         try:
             job_id, epoch = messages.read_taken(delivery.body)
         except UnreadableMessage as refused:
@@ -101,45 +101,45 @@ class JobHandoffPublisher:
         self,
         database: Database,
         broker: Broker,
-        holdings: OwnedJobs,
+        owned_jobs: OwnedJobs,
         acks: JobHandoffAckListener,
         node: str,
         limits: HandoffLimits,
     ) -> None:
         self._database = database
         self._broker = broker
-        self._holdings = holdings
+        self._owned_jobs = owned_jobs
         self._acks = acks
         self._node = node
         self._limits = limits
 
-    async def give(self, reason: str, most: int | None = None) -> int:
+    async def hand_over(self, reason: str, limit: int | None = None) -> int:
         """Hands over what this node owns, at most so many; how many of them another node has taken, or have ended.
 
         Raises `Unavailable` if they cannot be marked: then none was offered.
         """
         began = clock.monotonic()
-        given = await self._begun(reason, most)
+        given = await self._begun(reason, limit)
         taken = 0
         while given:
             now = clock.monotonic() - began
             steps = {job_id: next_step(one.offer, now, self._limits) for job_id, one in given.items()}
-            taken += await self._leave(given, _those(steps, HandoffStep.REMOVED))
-            await self._publish(given, _those(steps, HandoffStep.PUBLISH), reason)
-            if not await self._give_up(given, _those(steps, HandoffStep.ORPHAN_PENDING), reason):
+            taken += await self._leave(given, _jobs_at(steps, HandoffStep.REMOVED))
+            await self._publish(given, _jobs_at(steps, HandoffStep.PUBLISH), reason)
+            if not await self._give_up(given, _jobs_at(steps, HandoffStep.ORPHAN_PENDING), reason):
                 return taken
-            if _those(steps, HandoffStep.FORCE):
+            if _jobs_at(steps, HandoffStep.FORCE):
                 log.warning("no other node took over %s in time", counted(len(given), "job"))
                 return taken
             if given:
                 await self._wait(given, began)
         return taken
 
-    async def _begun(self, reason: str, most: int | None) -> dict[str, _OfferedJob]:
+    async def _begun(self, reason: str, limit: int | None) -> dict[str, _OfferedJob]:
         """Marks the jobs; those that have ended are cleared away by this node, unless it stops itself."""
         async with self._database.read() as connection:
             owned = await jobs.owned_by(connection, self._node)
-        wanted = [one for one in owned if reason == SHUTDOWN or not one.ended][:most]
+        wanted = [one for one in owned if reason == SHUTDOWN or not one.ended][:limit]
         given = {one.id: _OfferedJob(one.owner_epoch) for one in wanted}
         await self._mark(given, partial(rules.offered, reason=reason, ownership=HANDING_OFF))
         return given
@@ -161,7 +161,7 @@ class JobHandoffPublisher:
         crash.point("jobs.handoff.before_mark")
 
     async def _leave(self, given: dict[str, _OfferedJob], ids: Sequence[str]) -> int:
-        await self._holdings.leave(ids)
+        await self._owned_jobs.leave(ids)
         for job_id in ids:
             crash.point("jobs.handoff.after_close")
             del given[job_id]
@@ -187,34 +187,34 @@ class JobHandoffPublisher:
                 await self._mark(given, rules.kept, ids)
                 return False
             await self._mark(given, partial(rules.offered, reason=reason, ownership=ORPHAN_PENDING), ids)
-        except RetryableError as away:
-            log.warning("cannot mark jobs as handed over: %s", away)
+        except RetryableError as error:
+            log.warning("cannot mark jobs as handed over: %s", error)
         for job_id in ids:
             given[job_id].offer = replace(given[job_id].offer, marked=True)
         return True
 
     async def _wait(self, given: dict[str, _OfferedJob], began: float) -> None:
         """Until there is something to do, or another node has answered."""
-        soonest = min(next_look(one.offer, self._limits) for one in given.values())
+        soonest = min(next_check(one.offer, self._limits) for one in given.values())
         left = began + soonest - clock.monotonic()
         if not await self._acks.arrived.wait(min(max(left, 0.01), OWNER_POLL_INTERVAL_S)):
-            await self._look_who_owns(given)
+            await self._check_owners(given)
         for job_id, one in given.items():
             if self._acks.taken.get(job_id, 0) > one.epoch:
                 one.offer = replace(one.offer, acked=True)
 
-    async def _look_who_owns(self, given: dict[str, _OfferedJob]) -> None:
+    async def _check_owners(self, given: dict[str, _OfferedJob]) -> None:
         """What this node no longer owns has been taken, or has ended and is cleared away."""
         try:
             async with self._database.read() as connection:
                 owned = {one.id: one.owner_epoch for one in await jobs.owned_by(connection, self._node)}
-        except RetryableError as away:
-            log.debug("cannot read job owners: %s", away)
+        except RetryableError as error:
+            log.debug("cannot read job owners: %s", error)
             return
         for job_id, one in given.items():
             if owned.get(job_id) != one.epoch:
                 one.offer = replace(one.offer, acked=True)
 
 
-def _those(steps: dict[str, HandoffStep], step: HandoffStep) -> list[str]:
+def _jobs_at(steps: dict[str, HandoffStep], step: HandoffStep) -> list[str]:
     return [job_id for job_id, one in steps.items() if one is step]

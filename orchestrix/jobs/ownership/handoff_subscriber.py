@@ -43,7 +43,7 @@ class OwnerlessJobsQueue:
         self._name = name
         self._work = work
         self._consumer: Consumer | None = None
-        self._wanted = False
+        self._consuming = False
         self._subscribing = asyncio.Lock()
         self._working: asyncio.Future[None] | None = None
         self._loop = Loop(f"hand-off subscriber {name}", self._round)
@@ -56,12 +56,12 @@ class OwnerlessJobsQueue:
 
     async def begin(self) -> None:
         """Subscribes, unless it has, or is to leave meanwhile."""
-        self._wanted = True
+        self._consuming = True
         async with self._subscribing:
             if self._consumer is not None:
                 return
             consumer = await self._broker.consume([self._name], OFFER_PREFETCH)
-            if not self._wanted:
+            if not self._consuming:
                 await consumer.close()
                 return
             self._consumer = consumer
@@ -69,15 +69,15 @@ class OwnerlessJobsQueue:
 
     async def leave(self) -> None:
         """Takes no more: finishes what is being written, and closes the channel, which requeues the rest."""
-        self._wanted = False
+        self._consuming = False
         await self._loop.stop()
         if self._working is not None:
             await asyncio.gather(self._working, return_exceptions=True)
-        await self.let_go()
+        await self.release()
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Takes no more, and requeues all, also what may be written yet."""
-        self._wanted = False
+        self._consuming = False
         await self._loop.stop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
@@ -93,10 +93,10 @@ class OwnerlessJobsQueue:
                 self._working = asyncio.ensure_future(self._work(batch))
                 await shielded(self._working)
                 break
-            except (RetryableError, SchemaMismatch) as away:
+            except (RetryableError, SchemaMismatch) as error:
                 failures += 1
                 if failures == 1:
-                    log.warning("taking over jobs paused: %s", away)
+                    log.warning("taking over jobs paused: %s", error)
                 await asyncio.sleep(backoff(failures))
         crash.point("jobs.take.before_ack")
         await consumer.acknowledge(batch)
@@ -108,27 +108,27 @@ class JobHandoffSubscriber:
     Taking is a compare-and-set, so that of two nodes that receive the same job one becomes the owner.
     """
 
-    def __init__(self, database: Database, broker: Broker, holdings: OwnedJobs, node: str) -> None:
+    def __init__(self, database: Database, broker: Broker, owned_jobs: OwnedJobs, node: str) -> None:
         self._database = database
         self._broker = broker
-        self._holdings = holdings
+        self._owned_jobs = owned_jobs
         self._node = node
-        self._new = OwnerlessJobsQueue(broker, JOB_ASSIGNED, self._take_new)
-        self._offered = OwnerlessJobsQueue(broker, JOB_HANDOFF, self._take_offered)
+        self._new = OwnerlessJobsQueue(broker, JOB_ASSIGNED, self._accept_new)
+        self._offered = OwnerlessJobsQueue(broker, JOB_HANDOFF, self._accept_offered)
         self._leaving = False
-        self._away = False
+        self._released = False
         self._declining = False
 
     @property
-    def _takes(self) -> bool:
-        return not self._leaving and not self._away
+    def _accepts(self) -> bool:
+        return not self._leaving and not self._released
 
     async def start(self) -> None:
-        """Begins to take, also after `let_go`."""
-        self._away = False
-        if self._takes:
+        """Begins to take, also after `release`."""
+        self._released = False
+        if self._accepts:
             await self._new.begin()
-        await self._take_offers()
+        await self._accept_offers()
 
     async def stop(self) -> None:
         """Takes no more, for good."""
@@ -136,11 +136,11 @@ class JobHandoffSubscriber:
         await self._new.leave()
         await self._offered.leave()
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Takes no more until `start`, and requeues at once what is unacknowledged."""
-        self._away = True
-        await self._new.let_go()
-        await self._offered.let_go()
+        self._released = True
+        await self._new.release()
+        await self._offered.release()
 
     async def decline(self) -> None:
         """Takes no jobs that others hand over, until `accept`."""
@@ -150,21 +150,21 @@ class JobHandoffSubscriber:
     async def accept(self) -> None:
         """Reverts `decline`, but no other reason for which it takes none."""
         self._declining = False
-        await self._take_offers()
+        await self._accept_offers()
 
-    async def _take_offers(self) -> None:
-        if self._takes and not self._declining:
+    async def _accept_offers(self) -> None:
+        if self._accepts and not self._declining:
             await self._offered.begin()
 
-    async def _take_new(self, batch: Sequence[Delivery]) -> None:
+    async def _accept_new(self, batch: Sequence[Delivery]) -> None:
         wanted = await self._readable(self._new.consumer, batch, messages.read_job_id)
-        await self._hold(await self._database.run(partial(self._write_new, wanted)))
+        await self._own(await self._database.run(partial(self._write_new, wanted)))
 
-    async def _take_offered(self, batch: Sequence[Delivery]) -> None:
+    async def _accept_offered(self, batch: Sequence[Delivery]) -> None:
         offers = await self._readable(self._offered.consumer, batch, messages.read_offer)
         wanted = {one.job_id: one for one in offers if one.from_node != self._node or one.reason != REBALANCE}
         rows = await self._database.run(partial(self._write_offered, wanted))
-        await self._hold(job for job in rows.values() if job.owner == self._node)
+        await self._own(job for job in rows.values() if job.owner == self._node)
         answers = [
             outbox_rows.ack(handoff_ack(offer.from_node), job.id, job.owner, job.owner_epoch)
             for offer in wanted.values()
@@ -174,10 +174,10 @@ class JobHandoffSubscriber:
         # One that is returned was for a node that is gone: nobody waits for it.
         await self._broker.publish(answers)
 
-    async def _hold(self, taken: Iterable[JobRow]) -> None:
+    async def _own(self, taken: Iterable[JobRow]) -> None:
         crash.point("jobs.take.after_commit")
         for job in taken:
-            await self._holdings.hold(job.id, job.owner_epoch)
+            await self._owned_jobs.hold(job.id, job.owner_epoch)
 
     async def _write_new(self, wanted: Sequence[str], tx: Transaction) -> list[JobRow]:
         """Those that nobody owned, as they are now; and those that are this node's already."""

@@ -121,12 +121,14 @@ class OwnedJobs:
     async def _begin(self, job_id: str, epoch: int) -> None:
         link = await self._link()
         channels = [status_queue(job_id), logs_queue(job_id)]
-        wanted = partial(self._is_wanted, job_id, epoch)
-        consumer = await link.broker.consume(channels, EVENT_PREFETCH, own=job_channels(job_id), wanted=wanted)
+        wanted = partial(self._is_owned, job_id, epoch)
+        consumer = await link.broker.consume(
+            channels, EVENT_PREFETCH, own_topology=job_channels(job_id), dynamic_topology=wanted
+        )
         held = self._held[job_id] = OwnedJob(job_id, epoch, link, consumer)
         held.reading = asyncio.create_task(self._read(held), name=f"channel of job {job_id}")
 
-    async def _is_wanted(self, job_id: str, epoch: int) -> bool:
+    async def _is_owned(self, job_id: str, epoch: int) -> bool:
         """Whether missing queues are to be declared again: not those of a job that was cleared away."""
         try:
             async with self._database.read() as connection:
@@ -140,7 +142,7 @@ class OwnedJobs:
         held = [self._held[job_id] for job_id in job_ids if job_id in self._held]
         await asyncio.gather(*(self._leave(one) for one in held))
 
-    async def clear_away(self, job_id: str) -> None:
+    async def delete_channels(self, job_id: str) -> None:
         """Stops consuming a job that has ended, and deletes its queues with all that is still in them."""
         held = self._held.get(job_id)
         if held is not None:
@@ -171,10 +173,10 @@ class OwnedJobs:
 
     async def _read(self, held: OwnedJob) -> None:
         # Its last message may have come to the previous owner.
-        if held.epoch > 1 and not await self._goes_on(held, await self._first(held)):
+        if held.epoch > 1 and not await self._continues(held, await self._first(held)):
             return
         while deliveries := await held.consumer.receive(EVENT_PREFETCH):
-            if not await self._goes_on(held, deliveries):
+            if not await self._continues(held, deliveries):
                 return
 
     @staticmethod
@@ -186,7 +188,7 @@ class OwnedJobs:
         except TimeoutError:
             return []
 
-    async def _goes_on(self, held: OwnedJob, deliveries: Sequence[Delivery]) -> bool:
+    async def _continues(self, held: OwnedJob, deliveries: Sequence[Delivery]) -> bool:
         """Whether more is to be consumed once this is stored."""
         heard = ChannelBatch(held.job_id, held.epoch, held.link.broker, held.consumer, deliveries)
         verdict = await self._events.handle(heard)
@@ -194,7 +196,7 @@ class OwnedJobs:
             log.info("job %s now belongs to another node", held.job_id)
             await self._leave(held)
         elif verdict is ChannelState.COMPLETE:
-            await self.clear_away(held.job_id)
+            await self.delete_channels(held.job_id)
         return verdict is ChannelState.GOES_ON
 
     async def _end(self) -> None:

@@ -27,19 +27,19 @@ class JobRebalancer:
     def __init__(
         self,
         database: Database,
-        taker: JobHandoffSubscriber,
-        giver: JobHandoffPublisher,
+        handoff_subscriber: JobHandoffSubscriber,
+        handoff_publisher: JobHandoffPublisher,
         node: str,
         *,
-        every: float,
-        may_give: Callable[[], bool] = lambda: True,
+        interval_s: float,
+        may_hand_over: Callable[[], bool] = lambda: True,
     ) -> None:
         self._database = database
-        self._taker = taker
-        self._giver = giver
+        self._handoff_subscriber = handoff_subscriber
+        self._handoff_publisher = handoff_publisher
         self._node = node
-        self._every = every
-        self._may_give = may_give
+        self._interval_s = interval_s
+        self._may_hand_over = may_hand_over
         self._before = 0
         self._wake = WakeSignal()
         self._loop = Loop("job rebalancer", self._round)
@@ -52,23 +52,23 @@ class JobRebalancer:
         """Stops."""
         await self._loop.stop()
 
-    async def look(self) -> int:
+    async def run_once(self) -> int:
         """Compares once; how many jobs were taken by others."""
         async with self._database.read() as connection:
             loads = await jobs.balance(connection)
-        surplus = handed_over(loads).get(self._node, 0) if self._node in loads and self._may_give() else 0
+        surplus = handed_over(loads).get(self._node, 0) if self._node in loads and self._may_hand_over() else 0
         count, self._before = min(surplus, self._before), surplus
-        return await self._give(count) if count else 0
+        return await self._hand_over(count) if count else 0
 
-    async def _give(self, count: int) -> int:
+    async def _hand_over(self, count: int) -> int:
         log.info("rebalancing: handing %s to less loaded nodes", counted(count, "job"))
         self._before = 0
-        await self._taker.decline()
+        await self._handoff_subscriber.decline()
         try:
-            return await self._giver.give(REBALANCE, count)
+            return await self._handoff_publisher.hand_over(REBALANCE, count)
         finally:
-            await self._taker.accept()
+            await self._handoff_subscriber.accept()
 
     async def _round(self) -> None:
-        await self._wake.wait(self._every)
-        await self.look()
+        await self._wake.wait(self._interval_s)
+        await self.run_once()

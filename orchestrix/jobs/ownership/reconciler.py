@@ -7,7 +7,7 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker
-from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.probe import accepts_messages
 from orchestrix.jobs.ownership.owned_jobs import OwnedJobs, Reading
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
@@ -29,12 +29,14 @@ class OwnershipReconciler:
     the queues, or with the worker.
     """
 
-    def __init__(self, database: Database, holdings: OwnedJobs, node: str, broker: Broker, *, every: float) -> None:
+    def __init__(
+        self, database: Database, owned_jobs: OwnedJobs, node: str, broker: Broker, *, interval_s: float
+    ) -> None:
         self._database = database
-        self._holdings = holdings
+        self._owned_jobs = owned_jobs
         self._node = node
         self._broker = broker
-        self._every = every
+        self._interval_s = interval_s
         self._read_since: dict[str, tuple[Reading, float]] = {}
         self._wake = WakeSignal()
         self._loop = Loop("job reconciliation", self._round)
@@ -47,32 +49,32 @@ class OwnershipReconciler:
         """Stops comparing."""
         await self._loop.stop()
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Compares once."""
         # What is consumed before what is owned: a job taken in between is in both, and nothing is amiss.
-        reading = self._holdings.epochs
+        reading = self._owned_jobs.epochs
         async with self._database.read() as connection:
             owned = {one.id: one for one in await jobs.owned_by(connection, self._node)}
         lost = [job_id for job_id, epoch in reading.items() if _is_lost(owned.get(job_id), epoch)]
         if lost:
             log.info("%s no longer owned by this node: releasing", counted(len(lost), "job"))
-            await self._holdings.leave(lost)
-        if any(one.ended for one in owned.values()) and not await takes_messages(self._broker):
+            await self._owned_jobs.leave(lost)
+        if any(one.ended for one in owned.values()) and not await accepts_messages(self._broker):
             self._read_since.clear()
         self._note()
         for one in owned.values():
             if reading.get(one.id) != one.owner_epoch:
-                await self._holdings.hold(one.id, one.owner_epoch)
+                await self._owned_jobs.hold(one.id, one.owner_epoch)
             elif self._waited_enough(one):
                 log.debug("no more messages expected for job %s", one.id)
-                await self._holdings.clear_away(one.id)
+                await self._owned_jobs.delete_channels(one.id)
 
     def _note(self) -> None:
         """Since when each job's queues have been consumed without a break."""
         now, before = clock.monotonic(), self._read_since
         self._read_since = {
             job_id: before[job_id] if job_id in before and before[job_id][0] == how else (how, now)
-            for job_id, how in self._holdings.readings.items()
+            for job_id, how in self._owned_jobs.readings.items()
         }
 
     def _waited_enough(self, one: OwnedJobRow) -> bool:
@@ -83,8 +85,8 @@ class OwnershipReconciler:
         return one.ended and min(read, ended) > LAST_LINES_TIMEOUT_S
 
     async def _round(self) -> None:
-        await self._wake.wait(clock.uniform(0.5, 1.0) * self._every)
-        await self.look()
+        await self._wake.wait(clock.uniform(0.5, 1.0) * self._interval_s)
+        await self.run_once()
 
 
 def _is_lost(owned: OwnedJobRow | None, epoch: int) -> bool:

@@ -34,18 +34,23 @@ class SelfFencing:
     def __init__(
         self,
         ping: Ping,
-        taker: JobHandoffSubscriber,
-        holdings: OwnedJobs,
+        handoff_subscriber: JobHandoffSubscriber,
+        owned_jobs: OwnedJobs,
         reconcile: OwnershipReconciler,
         *,
         limit: float,
     ) -> None:
-        self._ping, self._taker, self._holdings, self._reconcile = ping, taker, holdings, reconcile
+        self._ping, self._handoff_subscriber, self._owned_jobs, self._reconcile = (
+            ping,
+            handoff_subscriber,
+            owned_jobs,
+            reconcile,
+        )
         self._limit = limit
         self._answered_at = 0.0
-        self._is_firm = True
-        self._has_let_go = False
-        self._was_told = False
+        self._is_trusted = True
+        self._has_released = False
+        self._error_logged = False
         self._asking: asyncio.Task[None] | None = None
         self._loop = Loop("self-fencing", self._round)
 
@@ -64,11 +69,11 @@ class SelfFencing:
 
     async def _round(self) -> None:
         if await self._answers():
-            self._answered_at, self._was_told = clock.monotonic(), False
-            if not self._is_firm:
-                await self._take_up()
-        elif not self._has_let_go and clock.monotonic() - self._answered_at >= self._limit:
-            await self._let_go()
+            self._answered_at, self._error_logged = clock.monotonic(), False
+            if not self._is_trusted:
+                await self._resume()
+        elif not self._has_released and clock.monotonic() - self._answered_at >= self._limit:
+            await self._release()
         await asyncio.sleep(self._limit / CHECKS_PER_LIMIT)
 
     async def _answers(self) -> bool:
@@ -79,23 +84,23 @@ class SelfFencing:
             return False
         self._asking = None
         if (error := None if asking.cancelled() else asking.exception()) is not None:
-            self._tell(error)
+            self._log_error(error)
         return not asking.cancelled() and error is None
 
-    def _tell(self, error: BaseException) -> None:
+    def _log_error(self, error: BaseException) -> None:
         """An error that no database is known to raise is a bug, and logged once in an outage."""
-        if not isinstance(error, RetryableError) and not self._was_told:
-            self._was_told = True
+        if not isinstance(error, RetryableError) and not self._error_logged:
+            self._error_logged = True
             log.error("the database ping failed; counted as no answer", exc_info=error)
 
-    async def _let_go(self) -> None:
-        self._is_firm = False  # first: what fails half-way is taken up again too
+    async def _release(self) -> None:
+        self._is_trusted = False  # first: what fails half-way is taken up again too
         log.warning("database unreachable for %.0f s: releasing owned jobs", self._limit)
-        await self._taker.let_go()
-        await self._holdings.leave(self._holdings.epochs)
-        self._has_let_go = True
+        await self._handoff_subscriber.release()
+        await self._owned_jobs.leave(self._owned_jobs.epochs)
+        self._has_released = True
 
-    async def _take_up(self) -> None:
-        await self._taker.start()
-        self._is_firm, self._has_let_go = True, False
-        await self._reconcile.look()
+    async def _resume(self) -> None:
+        await self._handoff_subscriber.start()
+        self._is_trusted, self._has_released = True, False
+        await self._reconcile.run_once()

@@ -25,22 +25,22 @@ class DeadDispatchHandler:
     """Ends attempts whose dispatches are dead letters, or cannot be sent, in the transactions of those who find that.
 
     The jobs go on by their retry policies. Dead messages between nodes have no consequence: the leader asks again by
-    itself. `due` says that a job may begin, `sent` that the outbox has something to send; `news` is notified of each
-    that changed.
+    itself. `notify_leader` says that a job may begin, `sent` that the outbox has something to send; `on_change` is
+    notified of each that changed.
     """
 
     def __init__(
         self,
         database: Database,
         *,
-        due: Callable[[], None],
+        notify_leader: Callable[[], None],
         sent: Callable[[], None],
-        news: Callable[[Iterable[str]], None],
+        on_change: Callable[[Iterable[str]], None],
     ) -> None:
         self._database = database
-        self._due = due
+        self._notify_leader = notify_leader
         self._sent = sent
-        self._news = news
+        self._on_change = on_change
 
     async def queues(self) -> set[str]:
         """The queues in which messages about jobs can die. Raises `Unavailable`."""
@@ -48,20 +48,22 @@ class DeadDispatchHandler:
             names = await job_queues.named(connection)
         return {JOB_ASSIGNED, JOB_HANDOFF, *map(dispatch_queue, names)}
 
-    async def died(self, tx: Transaction, letters: Sequence[tuple[DeadLetter, bytes]]) -> None:
+    async def died(self, tx: Transaction, dead_letters: Sequence[tuple[DeadLetter, bytes]]) -> None:
         """Ends the attempts whose dispatches these are, each dead letter with its whole body.
 
         Only by a dispatch that is exactly the expected one: one that was forged or garbled has no consequence, and
         the true one is sent again where it is lost.
         """
-        orders = [(name, *one) for one in letters if (name := _attempt(*one)) is not None]
-        found = await jobs.by_histories(tx, [name for name, _, _ in orders])
+        dispatches = [(name, *one) for one in dead_letters if (name := _attempt(*one)) is not None]
+        found = await jobs.by_histories(tx, [name for name, _, _ in dispatches])
         payloads = await jobs.payloads(tx, [job.id for job in found.values()])
         whole = {name: replace(job, payload=payloads.get(job.id)) for name, job in found.items()}
         true = [
-            (name, its) for name, its, body in orders if name in whole and messages.matches_dispatch(whole[name], body)
+            (name, its)
+            for name, its, body in dispatches
+            if name in whole and messages.matches_dispatch(whole[name], body)
         ]
-        await self._end(tx, {name: _death(letter) for name, letter in true})
+        await self._end(tx, {name: _death(dead_letter) for name, dead_letter in true})
 
     async def refused(self, tx: Transaction, row: OutboxRow, detail: str) -> bool:
         """Withdraws what the broker refuses for good; False for a row that is not about jobs."""
@@ -87,13 +89,13 @@ class DeadDispatchHandler:
             tx, changed, [one.attempt for one in moved if one.attempt is not None]
         ):
             tx.then(self._sent)
-        tx.then(self._due)
-        tx.then(lambda: self._news([job.id for job in out]))
+        tx.then(self._notify_leader)
+        tx.then(lambda: self._on_change([job.id for job in out]))
 
 
-def _attempt(letter: DeadLetter, body: bytes) -> str | None:
+def _attempt(dead_letter: DeadLetter, body: bytes) -> str | None:
     """The id of the attempt whose dispatch this is."""
-    if not letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
+    if not dead_letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
         return None
     try:
         return messages.read_history_id(body)
@@ -101,16 +103,16 @@ def _attempt(letter: DeadLetter, body: bytes) -> str | None:
         return None
 
 
-def _death(letter: DeadLetter) -> AttemptEnding:
-    queue = letter.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
-    if letter.reason == DELIVERY_LIMIT_REASON:
+def _death(dead_letter: DeadLetter) -> AttemptEnding:
+    queue = dead_letter.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
+    if dead_letter.reason == DELIVERY_LIMIT_REASON:
         what = "exceeded the delivery limit (worker died or requeued it)"
         return AttemptEnding(
-            LOST, {"type": "WorkerLost", "message": f"its dispatch in queue {queue} {what}{_see(letter)}"}
+            LOST, {"type": "WorkerLost", "message": f"its dispatch in queue {queue} {what}{_see(dead_letter)}"}
         )
-    message = f"its dispatch in queue {queue} was dead-lettered: {letter.reason[:300]}{_see(letter)}"
+    message = f"its dispatch in queue {queue} was dead-lettered: {dead_letter.reason[:300]}{_see(dead_letter)}"
     return AttemptEnding(LOST, {"type": "DispatchRefused", "message": message})
 
 
-def _see(letter: DeadLetter) -> str:
-    return f" (`orchestrix dlq show {letter.id}`)"
+def _see(dead_letter: DeadLetter) -> str:
+    return f" (`orchestrix dlq show {dead_letter.id}`)"

@@ -11,7 +11,7 @@ from functools import partial
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, LinkState
-from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.probe import accepts_messages
 from orchestrix.domain import job_diagnosis
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import BROKER_LOST, DISPATCHED, WORKER_SILENT, AttemptEnding, JobRow
@@ -35,93 +35,93 @@ class JobRescuer:
     A worker's silence counts only while it could be heard. `heard_since` is when this leader last began to listen: by
     its gain of leadership, or by the end of an outage, of a broker alarm or of a stall of its own process; what was
     dispatched before is spared for a while. So is what nobody may have consumed, for its owner has had no heartbeat
-    for `heard` seconds. What no worker has begun has its whole time again after an outage. One select tells whether
-    there is anything to do; the transactions that do it select again what is to be done.
+    for `listening_s` seconds. What no worker has begun has its whole time again after an outage. One select tells
+    whether there is anything to do; the transactions that do it select again what is to be done.
     """
 
-    def __init__(self, office: LeaderContext, broker: Broker, *, silent: float, heard: float) -> None:
-        self._office = office
+    def __init__(self, leader_context: LeaderContext, broker: Broker, *, silent: float, listening_s: float) -> None:
+        self._leader_context = leader_context
         self._broker = broker
         self._silent = silent
-        self._heard = heard
-        self._heard_since: datetime | None = None
-        self._heard_by = 0
+        self._listening_s = listening_s
+        self._listening_since: datetime | None = None
+        self._listening_on = 0
         self._back_since: datetime | None = None
-        self._was_deaf = False
-        self._looked_at = self._began = 0.0
-        self._proved_at = -math.inf
+        self._was_disconnected = False
+        self._checked_at = self._began = 0.0
+        self._checked_broker_at = -math.inf
 
-    async def look(self) -> float:
+    async def run_once(self) -> float:
         """Checks once; seconds until the next check."""
         asked = clock.monotonic()
-        if not await self._can_be_told():
-            self._was_deaf = True
+        if not await self._heartbeats_can_arrive():
+            self._was_disconnected = True
             return 1.0
         self._began = clock.monotonic()
-        self._looked_at += min(self._began - asked, self._silent / 3)  # a slow link is no stall of this process
-        self._open_ears()
+        self._checked_at += min(self._began - asked, self._silent / 3)  # a slow link is no stall of this process
+        self._restart_listening()
         signs = await self._signs()
-        if signs.unheard:
-            await self._end(jobs.unheard, _always(BROKER_LOST), "broker data lost")
+        if signs.dispatched_before_reset:
+            await self._end(jobs.dispatched_before_reset, _always(BROKER_LOST), "broker data lost")
         if signs.overdue:
-            await self._end(self._overdue, self._too_late, "timed out")
+            await self._end(self._overdue, self._find_timed_out, "timed out")
         if signs.silent:
-            await self._end(self._unheard_of, _always(WORKER_SILENT), "worker silent")
-        self._looked_at = self._began  # it may have stood still since
+            await self._end(self._find_silent, _always(WORKER_SILENT), "worker silent")
+        self._checked_at = self._began  # it may have stood still since
         return self._until_next(signs.left)
 
-    async def _can_be_told(self) -> bool:
+    async def _heartbeats_can_arrive(self) -> bool:
         """Whether workers can send heartbeats: proved anew after a second."""
-        if clock.monotonic() - self._proved_at > 1.0:
-            if not await takes_messages(self._broker):
+        if clock.monotonic() - self._checked_broker_at > 1.0:
+            if not await accepts_messages(self._broker):
                 return False
-            self._proved_at = clock.monotonic()
+            self._checked_broker_at = clock.monotonic()
         return self._broker.state is LinkState.UP and self._broker.blocked is None
 
     async def _signs(self) -> JobsToRescue:
-        async with self._office.database.read() as connection:
-            spares = self._spares(connection)
-            limit, since = (None, self._heard_since) if spares else (self._silent, None)
-            return await job_predicates.signs(connection, limit, self._heard, since)
+        async with self._leader_context.database.read() as connection:
+            spares = self._is_too_early(connection)
+            limit, since = (None, self._listening_since) if spares else (self._silent, None)
+            return await job_predicates.life_signs(connection, limit, self._listening_s, since)
 
-    def _open_ears(self) -> None:
+    def _restart_listening(self) -> None:
         """Restarts `heard_since`. Where no check has succeeded for long, no heartbeat can have been stored either: the
         database was unavailable, or this process stalled.
         """
-        now, by = self._office.database.now(), self._broker.generation
-        if self._was_deaf or self._heard_by not in (0, by):
+        now, by = self._leader_context.database.now(), self._broker.generation
+        if self._was_disconnected or self._listening_on not in (0, by):
             self._back_since = now
-        missed = clock.monotonic() - self._looked_at > self._silent / 3
-        if self._heard_since is None or self._heard_by != by or missed or self._was_deaf:
-            self._heard_since, self._heard_by = now, by
-        self._was_deaf = False
+        missed = clock.monotonic() - self._checked_at > self._silent / 3
+        if self._listening_since is None or self._listening_on != by or missed or self._was_disconnected:
+            self._listening_since, self._listening_on = now, by
+        self._was_disconnected = False
 
-    def _slept(self) -> bool:
+    def _stalled(self) -> bool:
         """Whether this process stalled in the middle of the check; then it listens from now on."""
         if clock.monotonic() - self._began <= self._silent / 3:
             return False
-        self._began, self._heard_since = clock.monotonic(), self._office.database.now()
+        self._began, self._listening_since = clock.monotonic(), self._leader_context.database.now()
         return True
 
-    def _spares(self, connection: Connection) -> bool:
+    def _is_too_early(self, connection: Connection) -> bool:
         now = connection.now()
-        if self._heard_since is not None and self._heard_since > now:  # the clock was set back
-            self._heard_since = now
-        since = self._heard_since
+        if self._listening_since is not None and self._listening_since > now:  # the clock was set back
+            self._listening_since = now
+        since = self._listening_since
         return since is None or now - since < timedelta(seconds=self._silent)
 
     async def _overdue(self, tx: Transaction, limit: int) -> list[JobRow]:
-        found = await jobs.overdue(tx, limit, self._heard)
-        self._slept()
-        late = [job for job in found if not (self._spares(tx) and self._is_older(job))]
-        put_off = [self._put_off(job, tx.now()) for job in late]
-        changed = [(job.version, later) for job, later in zip(late, put_off, strict=True) if later is not None]
+        found = await jobs.overdue(tx, limit, self._listening_s)
+        self._stalled()
+        late = [job for job in found if not (self._is_too_early(tx) and self._is_older(job))]
+        extended = [self._extend(job, tx.now()) for job in late]
+        changed = [(job.version, later) for job, later in zip(late, extended, strict=True) if later is not None]
         await jobs.store(tx, changed)
         if changed:  # the leader context checks its term only where something ends
-            await leases.check(tx, self._office.fence)
-        return [job for job, later in zip(late, put_off, strict=True) if later is None]
+            await leases.check(tx, self._leader_context.fence)
+        return [job for job, later in zip(late, extended, strict=True) if later is None]
 
-    def _put_off(self, job: JobRow, now: datetime) -> JobRow | None:
+    def _extend(self, job: JobRow, now: datetime) -> JobRow | None:
         """The job with more time, where an outage since its dispatch gives it that."""
         until = self._until(job)
         if until is None or until <= now:
@@ -136,12 +136,12 @@ class JobRescuer:
         return back + timedelta(milliseconds=job.timeout_ms)
 
     def _is_older(self, job: JobRow) -> bool:
-        since = self._heard_since
+        since = self._listening_since
         return since is None or job.dispatched_at is None or job.dispatched_at < since
 
-    async def _unheard_of(self, tx: Transaction, limit: int) -> list[JobRow]:
-        found = [] if self._spares(tx) else await jobs.silent(tx, self._silent, limit, self._heard)
-        return [] if self._slept() else found
+    async def _find_silent(self, tx: Transaction, limit: int) -> list[JobRow]:
+        found = [] if self._is_too_early(tx) else await jobs.silent(tx, self._silent, limit, self._listening_s)
+        return [] if self._stalled() else found
 
     def _until_next(self, due: float | None) -> float:
         most = min(self._silent / 6, 5.0)
@@ -150,27 +150,27 @@ class JobRescuer:
         # What is late and was not ended is spared for a while, of which no check changes anything.
         return min(max(due, 0.1) if due > 0 else 0.3, most)
 
-    async def _too_late(self, tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
-        crews = await job_queues.crews(tx, [job.queue for job in found], self._silent)
-        return [job_diagnosis.overdue(job, crews[job.queue]) for job in found]
+    async def _find_timed_out(self, tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
+        workers = await job_queues.queue_workers(tx, [job.queue for job in found], self._silent)
+        return [job_diagnosis.overdue(job, workers[job.queue]) for job in found]
 
     async def _end(self, find: Find, judge: Judge, reason: str) -> None:
-        while stops := await self._office.write(partial(self._write, find, judge, reason)):
+        while stops := await self._leader_context.write(partial(self._write, find, judge, reason)):
             log.warning("%s ended (%s)", counted(len(stops), "job attempt"), reason)
-            self._office.stop(stops)
-            self._office.due()
+            self._leader_context.stop(stops)
+            self._leader_context.notify_leader()
             if len(stops) < RESCUE_BATCH_LIMIT:
                 return
 
     async def _write(self, find: Find, judge: Judge, reason: str, tx: Transaction) -> list[StopRequest]:
         found = await find(tx, RESCUE_BATCH_LIMIT)
-        now, endings = self._office.database.now(), await judge(tx, found)
+        now, endings = self._leader_context.database.now(), await judge(tx, found)
         moved = [rules.ended(job, one, now, clock.uniform(0, 1)) for job, one in zip(found, endings, strict=True)]
         changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
         if await step_results.store_with_results(
             tx, changed, [one.attempt for one in moved if one.attempt is not None]
         ):
-            tx.then(self._office.relay.poke)
+            tx.then(self._leader_context.relay.notify)
         return [StopRequest(one.job, one.stop, reason) for one in moved if one.stop is not None]
 
 

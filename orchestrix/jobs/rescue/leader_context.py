@@ -24,14 +24,14 @@ RESCUE_BATCH_LIMIT: Final = 200
 class LeaderContext:
     """What every duty of the leader depends on.
 
-    `stop` tells workers; `due` says that a job waits for another attempt.
+    `stop` tells workers; `notify_leader` says that a job waits for another attempt.
     """
 
     database: Database
     fence: Fence
     relay: OutboxRelay
     stop: Callable[[Sequence[StopRequest]], None]
-    due: Callable[[], None]
+    notify_leader: Callable[[], None]
 
     async def write(self, work: Callable[[Transaction], Awaitable[list[T]]]) -> list[T]:
         """What `work` returns, written as the leader of this term unless it is nothing. Raises `StaleTermError`."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from orchestrix.broker.port import Broker, LinkState
-from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.probe import accepts_messages
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.jobs import redispatch
 from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderContext
@@ -30,27 +30,27 @@ class LostDispatchDetector:
     A dispatch is lost that was confirmed `after` seconds ago or earlier, and that no worker has begun or sends
     heartbeats for, where its queue has nothing ready, or does not exist, in two checks; or where a later one of its
     queue was begun long ago. That nobody has begun it is known where its owner consumes the job's messages, and had
-    its last heartbeat at most `heard` seconds ago.
+    its last heartbeat at most `listening_s` seconds ago.
     """
 
-    def __init__(self, office: LeaderContext, broker: Broker, *, after: float, heard: float) -> None:
-        self._office = office
+    def __init__(self, leader_context: LeaderContext, broker: Broker, *, after: float, listening_s: float) -> None:
+        self._leader_context = leader_context
         self._broker = broker
         self._after = after
-        self._heard = heard
+        self._listening_s = listening_s
         self._empty: set[str] = set()
 
-    async def look(self) -> float:
+    async def run_once(self) -> float:
         """Checks once; seconds until the next check."""
         every = self._after / CHECKS_PER_LIMIT
         if self._broker.state is not LinkState.UP:
             self._empty = set()
             return every
-        async with self._office.database.read() as connection:
-            queues = await job_queues.unbegun(connection)
-            passed = await job_queues.passed(connection, queues, self._after)
+        async with self._leader_context.database.read() as connection:
+            queues = await job_queues.not_started_counts(connection)
+            passed = await job_queues.last_dispatched_at(connection, queues, self._after)
         empty = {name for name in queues if await self._is_empty(name)}
-        if (empty or passed) and not await takes_messages(self._broker):  # a worker that has begun cannot report it
+        if (empty or passed) and not await accepts_messages(self._broker):  # a worker that has begun cannot report it
             empty, passed = set(), {}
         twice, self._empty = empty & self._empty, empty
         if twice or passed:
@@ -61,13 +61,17 @@ class LostDispatchDetector:
         found = await self._broker.message_count(dispatch_queue(queue))
         return found is None or found[0] == 0
 
-    async def _send(self, empty: Collection[str], passed: Mapping[str, datetime]) -> None:
-        while sent := await self._office.write(partial(self._write, empty, passed)):
-            self._office.relay.poke()
+    async def _send(self, empty: Collection[str], last_dispatched: Mapping[str, datetime]) -> None:
+        while sent := await self._leader_context.write(partial(self._write, empty, last_dispatched)):
+            self._leader_context.relay.notify()
             log.warning("dispatches were lost with their queues: redispatching %s", counted(len(sent), "job"))
             if len(sent) < RESCUE_BATCH_LIMIT:
                 return
 
-    async def _write(self, empty: Collection[str], passed: Mapping[str, datetime], tx: Transaction) -> list[str]:
-        ids = await job_queues.stranded(tx, empty, passed, self._after, self._heard, RESCUE_BATCH_LIMIT)
+    async def _write(
+        self, empty: Collection[str], last_dispatched: Mapping[str, datetime], tx: Transaction
+    ) -> list[str]:
+        ids = await job_queues.lost_dispatches(
+            tx, empty, last_dispatched, self._after, self._listening_s, RESCUE_BATCH_LIMIT
+        )
         return [job.id for job in await redispatch.redispatch(tx, ids)]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from orchestrix.broker.port import Broker, LinkState
-from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.probe import accepts_messages
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.handoff import NODE_CRASH
 from orchestrix.domain.jobs import ORPHAN_PENDING, JobRow
@@ -33,48 +33,48 @@ class OrphanJobDetector:
     Not while no offer could be published: each check would write others for the same jobs.
     """
 
-    def __init__(self, office: LeaderContext, broker: Broker, *, every: float) -> None:
-        self._office = office
+    def __init__(self, leader_context: LeaderContext, broker: Broker, *, interval_s: float) -> None:
+        self._leader_context = leader_context
         self._broker = broker
-        self._every = every
+        self._interval_s = interval_s
 
     async def orphans(self) -> float:
         """Checks once for those whose owner is dead; seconds until the next check."""
-        return await self._look(0, self._offer, self._every)
+        return await self._run_once(0, self._offer, self._interval_s)
 
     async def unowned(self) -> float:
         """Checks once for those that nobody has ever owned; seconds until the next check."""
-        return await self._look(1, self._assign, UNOWNED_TIMEOUT_S / 3)
+        return await self._run_once(1, self._assign, UNOWNED_TIMEOUT_S / 3)
 
-    async def _look(self, which: int, work: Work, every: float) -> float:
+    async def _run_once(self, which: int, work: Work, interval_s: float) -> float:
         if self._broker.blocked is not None:
             return RETRY_INTERVAL_S
-        async with self._office.database.read() as connection:
-            found = (await job_predicates.ownerless(connection, self._every, UNOWNED_TIMEOUT_S))[which]
+        async with self._leader_context.database.read() as connection:
+            found = (await job_predicates.ownerless(connection, self._interval_s, UNOWNED_TIMEOUT_S))[which]
         if not found:
-            return every
+            return interval_s
         linked = self._broker.state is LinkState.UP  # else another node may have a connection that takes offers
-        if linked and not await takes_messages(self._broker):
+        if linked and not await accepts_messages(self._broker):
             return RETRY_INTERVAL_S
         # Rows that others have locked are skipped: they are checked again soon, not only at the next turn.
-        return every if await self._all(work) else min(every, RETRY_INTERVAL_S)
+        return interval_s if await self._all(work) else min(interval_s, RETRY_INTERVAL_S)
 
     async def _all(self, work: Work) -> int:
         count = 0
-        while found := await self._office.write(work):
-            self._office.relay.poke()
+        while found := await self._leader_context.write(work):
+            self._leader_context.relay.notify()
             count += len(found)
             if len(found) < RESCUE_BATCH_LIMIT:
                 break
         return count
 
     async def _offer(self, tx: Transaction) -> list[JobRow]:
-        found = await jobs.orphans(tx, self._every, RESCUE_BATCH_LIMIT)
+        found = await jobs.orphans(tx, self._interval_s, RESCUE_BATCH_LIMIT)
         if found:
             owners = sorted({str(job.owner) for job in found})
             need = "needs" if len(found) == 1 else "need"
             log.warning("%s of node %s %s a new owner", counted(len(found), "job"), ", ".join(owners), need)
-        now = self._office.database.now()
+        now = self._leader_context.database.now()
         fresh = [rules.offered(job, NODE_CRASH, ORPHAN_PENDING, now) for job in found]
         await self._store(tx, found, fresh)
         rows = [outbox_rows.offer(job, NODE_CRASH, now) for job in fresh]
@@ -83,7 +83,7 @@ class OrphanJobDetector:
 
     async def _assign(self, tx: Transaction) -> list[JobRow]:
         found = await jobs.unowned(tx, UNOWNED_TIMEOUT_S, RESCUE_BATCH_LIMIT)
-        now = self._office.database.now()
+        now = self._leader_context.database.now()
         fresh = [rules.offered(job, "Unowned", None, now) for job in found]
         await self._store(tx, found, fresh)
         await outbox.insert(tx, [outbox_rows.assigned(job, now) for job in fresh], claimed_by=None, lease_s=0.0)

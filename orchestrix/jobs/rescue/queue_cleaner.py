@@ -21,16 +21,16 @@ class QueueCleaner:
     A late or redelivered message makes a worker declare them again; nobody consumes them then.
     """
 
-    def __init__(self, office: LeaderContext, broker: Broker) -> None:
-        self._office = office
+    def __init__(self, leader_context: LeaderContext, broker: Broker) -> None:
+        self._leader_context = leader_context
         self._broker = broker
         self._after: tuple[datetime, str] | None = None
 
-    async def look(self) -> float:
+    async def run_once(self) -> float:
         """Checks once; seconds until the next check."""
         if self._broker.state is not LinkState.UP:
             return QUEUE_CLEANER_INTERVAL_S
-        database = self._office.database
+        database = self._leader_context.database
         after = self._after or (database.now() - timedelta(seconds=3 * QUEUE_CLEANER_AGE_S), "")
         async with database.read() as connection:
             found = await jobs.cleared(connection, after, QUEUE_CLEANER_AGE_S, RESCUE_BATCH_LIMIT)

@@ -38,8 +38,8 @@ async def age(connection: Connection) -> float:
     return age_s(found[0], found[1]) if found else math.inf
 
 
-async def touch(tx: Transaction, mine: str) -> bool:
-    """Notes that the node which wrote `mine` is still at work; False if another one has taken over."""
+async def touch(tx: Transaction, marker: str) -> bool:
+    """Notes that the node which wrote `marker` is still at work; False if another one has taken over."""
     table = broker_incarnation.c
-    known = update(broker_incarnation).where(table.id == _ONLY, table.incarnation == mine)
+    known = update(broker_incarnation).where(table.id == _ONLY, table.incarnation == marker)
     return (await tx.execute(known.values(changed_at=tx.now()))).rowcount == 1

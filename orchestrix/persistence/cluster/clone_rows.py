@@ -81,7 +81,7 @@ def _fresh(tx: Transaction) -> dict[str, Any]:
     return {"created_at": tx.now(), "last_app_id": 0, "last_instance_id": 0}
 
 
-async def forget_processes(tx: Transaction) -> None:
+async def delete_processes(tx: Transaction) -> None:
     """Deletes what runs at the original: no leader, no live node, no broker's incarnation."""
     for one in _OF_PROCESSES:
         await tx.execute(delete(one))
@@ -89,12 +89,12 @@ async def forget_processes(tx: Transaction) -> None:
     await tx.execute(update(leases).values(lease_until=now, resigned_at=now))
 
 
-async def forget_messages(tx: Transaction, limit: int) -> int:
+async def delete_messages(tx: Transaction, limit: int) -> int:
     """Deletes up to `limit` rows each of messages, dead letters, held events and answers of the original; how many."""
     dead = or_(*(dead_letters.c.queue.like(queue) for queue in _SENT_AGAIN))
-    found = await _forget(tx, outbox, select(outbox.c.id).limit(limit))
-    found += await _forget(tx, dead_letters, select(dead_letters.c.id).where(dead).limit(limit))
-    found += await _forget(tx, held_events, select(held_events.c.id).limit(limit))
+    found = await _delete(tx, outbox, select(outbox.c.id).limit(limit))
+    found += await _delete(tx, dead_letters, select(dead_letters.c.id).where(dead).limit(limit))
+    found += await _delete(tx, held_events, select(held_events.c.id).limit(limit))
     keys = idempotency_keys.c
     some = (await tx.execute(select(keys.scope, keys.key).limit(limit))).all()
     for scope, key in some:
@@ -156,7 +156,7 @@ def _unended(limit: int) -> Select[Any]:
     return select(jobs.c.id, jobs.c.saga).where(live).order_by(jobs.c.id).limit(limit)
 
 
-async def _forget(tx: Transaction, gone: Table, query: Select[Any]) -> int:
+async def _delete(tx: Transaction, gone: Table, query: Select[Any]) -> int:
     ids = list((await tx.execute(query)).scalars())
     if ids:
         await tx.execute(delete(gone).where(tx.dialect.among(gone.c.id, ids)))

@@ -63,33 +63,33 @@ async def read(connection: Connection, lease_s: float = MAX_LEASE_S) -> Lease | 
     return _lease((await connection.execute(_query(connection))).first(), lease_s)
 
 
-async def campaign(tx: Transaction, bid: Candidacy, lease_s: float, noticed_s: float = 0.0) -> Fence | None:
+async def campaign(tx: Transaction, candidacy: Candidacy, lease_s: float, noticed_s: float = 0.0) -> Fence | None:
     """Begins the next term with the candidate as its holder; None if the row, as it is now, does not allow it.
 
     `noticed_s` is how many seconds ago the candidate saw the former leader go. Raises `Contention` while
     somebody else has locked the row.
     """
     lease = await _locked(tx, lease_s)
-    reason = election_reason(bid, lease)
+    reason = election_reason(candidacy, lease)
     if reason is None:
         return None
-    fence = Fence(max(lease.term, await _newest(tx)) + 1, bid.node_id)
+    fence = Fence(max(lease.term, await _newest(tx)) + 1, candidacy.node_id)
     values = {
         "term": fence.term,
         "holder": fence.holder,
-        "mode": bid.mode.value,
+        "mode": candidacy.mode.value,
         "lease_until": lease.now + timedelta(seconds=lease_s),
         "gained_at": lease.now,
         "resigned_at": None,
     }
     await tx.execute(update(leases).where(_MINE).values(values))
-    await _record(tx, fence, lease, bid, reason, noticed_s)
+    await _record(tx, fence, lease, candidacy, reason, noticed_s)
     return fence
 
 
 async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float) -> None:
     """Renews the lease for `lease_s` seconds. Raises `StaleTermError` if a newer term began."""
-    query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_held(fence))
+    query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_still_held(fence))
     found = (await tx.execute(query)).first()
     until = None if found is None else found.now + timedelta(seconds=lease_s)
     await _write(tx, fence, {"mode": mode.value, "lease_until": until, "resigned_at": None} if until else None)
@@ -97,7 +97,7 @@ async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float)
 
 async def resign(tx: Transaction, fence: Fence) -> None:
     """Ends the lease now. Raises `StaleTermError` if a newer term began."""
-    query = select(tx.dialect.clock(tx.now())).where(*_held(fence))
+    query = select(tx.dialect.clock(tx.now())).where(*_still_held(fence))
     now = (await tx.execute(query)).scalar_one_or_none()
     await _write(tx, fence, {"lease_until": now, "resigned_at": now} if now else None)
 
@@ -165,32 +165,32 @@ def _lease(row: Any, lease_s: float) -> Lease | None:
     )
 
 
-def _held(fence: Fence) -> Sequence[Any]:
+def _still_held(fence: Fence) -> Sequence[Any]:
     return (_MINE, leases.c.term == fence.term, leases.c.holder == fence.holder)
 
 
 async def _write(tx: Transaction, fence: Fence, values: dict[str, Any] | None) -> None:
-    held = update(leases).where(*_held(fence))
+    held = update(leases).where(*_still_held(fence))
     if values is None or (await tx.execute(held.values(values))).rowcount != 1:
         raise StaleTermError(_refusal(fence, "a newer term began"))
 
 
 async def _record(
-    tx: Transaction, fence: Fence, lease: Lease, bid: Candidacy, reason: ElectionReason, noticed_s: float
+    tx: Transaction, fence: Fence, lease: Lease, candidacy: Candidacy, reason: ElectionReason, noticed_s: float
 ) -> None:
     began = lease.now - timedelta(seconds=noticed_s)
     if reason is ElectionReason.RESIGNED and lease.resigned_at is not None:
         began = lease.resigned_at
     elif reason is ElectionReason.EXPIRED:
         began = lease.lease_until
-    if bid.there is not None:
-        began = max(began, lease.now - timedelta(seconds=bid.there + noticed_s))
+    if candidacy.there is not None:
+        began = max(began, lease.now - timedelta(seconds=candidacy.there + noticed_s))
     began = min(began, lease.now)  # `now` is earlier after the clock was set back
     row = {
         "term": fence.term,
         "from_holder": None if lease.holder == NOBODY else lease.holder,
         "to_holder": fence.holder,
-        "mode": bid.mode.value,
+        "mode": candidacy.mode.value,
         "reason": reason.value,
         "began_at": began,
         "gained_at": lease.now,
@@ -199,5 +199,5 @@ async def _record(
     await tx.execute(delete(handovers).where(handovers.c.term <= fence.term - HANDOVERS_KEPT))
 
 
-def _refusal(fence: Fence, why: str) -> str:
-    return f"{fence.holder} wrote as leader of term {fence.term}, but {why}: nothing was written"
+def _refusal(fence: Fence, reason: str) -> str:
+    return f"{fence.holder} wrote as leader of term {fence.term}, but {reason}: nothing was written"

@@ -72,7 +72,7 @@ async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -
     return await tx.dialect.insert_one(tx, nodes, row)
 
 
-async def beat(tx: Transaction, node_id: str, state: NodeState, job_count: int) -> bool:
+async def record_heartbeat(tx: Transaction, node_id: str, state: NodeState, job_count: int) -> bool:
     """Records a heartbeat; False if the node was declared dead, or has no row. One that is DRAINING stays so."""
     mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state.in_(_LIVE))
     draining = NodeState.DRAINING.value
@@ -123,7 +123,7 @@ async def found_ended(tx: Transaction, node_id: str) -> bool:
     return (await tx.execute(mine.values(state=NodeState.DEAD.value, job_count=0, ended_at=now))).rowcount == 1
 
 
-async def forget(tx: Transaction, fence: Fence, kept_s: float) -> None:
+async def prune(tx: Transaction, fence: Fence, kept_s: float) -> None:
     """Deletes nodes and workers silent for `kept_s` seconds. Raises `StaleTermError` and `Contention`."""
     now, kept = tx.now(), timedelta(seconds=kept_s)
     for table, gone in ((nodes, [nodes.c.state.not_in(_LIVE)]), (workers, [])):
@@ -146,10 +146,10 @@ async def listed(connection: Connection, limit: int) -> list[NodeRow]:
     return [_node(row) for row in await connection.execute(select(nodes).order_by(*alive_first).limit(limit))]
 
 
-async def hear_workers(tx: Transaction, beats: Sequence[WorkerHeartbeatRow]) -> None:
+async def record_worker_heartbeats(tx: Transaction, heartbeats: Sequence[WorkerHeartbeatRow]) -> None:
     """Records the heartbeats of workers."""
     now = tx.now()
-    heard = {beat.id: beat for beat in beats}
+    heard = {beat.id: beat for beat in heartbeats}
     rows = [
         (id, list(one.queues), one.jobs, now, now, one.said_at, one.lost_places) for id, one in sorted(heard.items())
     ]
@@ -157,16 +157,16 @@ async def hear_workers(tx: Transaction, beats: Sequence[WorkerHeartbeatRow]) -> 
         return
     await tx.dialect.insert_absent(tx, _WORKERS, rows)
     change = update(workers).where(workers.c.id == bindparam("which"))
-    said = [name for name in _WORDS if name not in ("id", "started_at")]
-    new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in said}
+    named = [name for name in _WORDS if name not in ("id", "started_at")]
+    new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in named}
     values = [
-        {"which": row[0], **{f"new_{name}": value for name, value in zip(_WORDS, row, strict=True) if name in said}}
+        {"which": row[0], **{f"new_{name}": value for name, value in zip(_WORDS, row, strict=True) if name in named}}
         for row in rows
     ]
     await tx.execute(change.values(new), values)
 
 
-async def forget_workers(tx: Transaction, left: Mapping[str, datetime | None]) -> None:
+async def delete_workers(tx: Transaction, left: Mapping[str, datetime | None]) -> None:
     """Deletes workers that have said that they leave, with the time of that by their own clock, or none.
 
     One with a later heartbeat is alive again under the same id: its leave message was delayed.

@@ -110,7 +110,7 @@ class MySql:
     """MySQL from version 8.0.19 and MariaDB from 10.6."""
 
     name = "mysql"
-    one_writer = False
+    single_writer = False
 
     def __init__(self, url: URL) -> None:
         self._tls = wanted(url)
@@ -163,7 +163,7 @@ class MySql:
     def refusal(self, error: DBAPIError) -> str | None:
         return _REFUSALS.get(_code(error))
 
-    def is_hopeless(self, error: DBAPIError) -> bool:
+    def needs_new_session(self, error: DBAPIError) -> bool:
         return _code(error) in _HOPELESS
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
@@ -232,7 +232,9 @@ class MySql:
         unchanged = {bulk.key[0]: bulk.table.c[bulk.key[0]]}
         await tx.execute(insert(bulk.table).on_duplicate_key_update(unchanged), bulk.mapped(rows))
 
-    async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+    async def update_and_insert(
+        self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]
+    ) -> set[int]:
         updated = await self.update(tx, *update) if update is not None else set()
         for bulk, rows in inserts:
             await (self.insert_absent if bulk.key else self.insert)(tx, bulk, rows)
@@ -248,9 +250,9 @@ class MySql:
         if not new:
             return {}
         await self.insert_absent(tx, bulk, new)
-        ours = {bulk.key_of(row): row[bulk.columns.index(bulk.proof)] for row in new}
+        ours = {bulk.key_of(row): row[bulk.columns.index(bulk.marker)] for row in new}
         found = await self._present(tx, bulk, new)
-        return {key: id for key, (id, proof) in found.items() if ours[key] == proof}
+        return {key: id for key, (id, marker) in found.items() if ours[key] == marker}
 
     async def _present(
         self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]
@@ -258,13 +260,13 @@ class MySql:
         columns = [bulk.table.c[name] for name in bulk.key]
         keys = [bulk.key_of(row) for row in rows]
         wanted = columns[0].in_([key[0] for key in keys]) if len(columns) == 1 else tuple_(*columns).in_(keys)
-        result = await tx.execute(select(bulk.table.c.id, bulk.table.c[bulk.proof], *columns).where(wanted))
-        return {tuple(key): (id, proof) for id, proof, *key in result}
+        result = await tx.execute(select(bulk.table.c.id, bulk.table.c[bulk.marker], *columns).where(wanted))
+        return {tuple(key): (id, marker) for id, marker, *key in result}
 
     async def insert_one(self, tx: StatementExecutor, table: Table, row: Mapping[str, Any]) -> bool:
         return await tx.attempt(insert(table).values(row)) is not None
 
-    async def count_up(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def increment(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         new = insert(bulk.table)
         counted = {"count": bulk.table.c.count + new.inserted.count, "last_at": new.inserted.last_at}
         await tx.execute(new.on_duplicate_key_update(counted), bulk.mapped(rows))

@@ -69,13 +69,13 @@ class BulkUpdate:
 class BulkInsert:
     """One insert of many rows; a row of values follows `columns`.
 
-    `key` is the unique key that may be taken; `proof` a column whose value nobody else writes.
+    `key` is the unique key that may be taken; `marker` a column whose value nobody else writes.
     """
 
     table: Table
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
-    proof: str = ""
+    marker: str = ""
 
     @property
     def fields(self) -> list[tuple[str, Column[Any]]]:
@@ -99,7 +99,7 @@ class Dialect(Protocol):
     """The SQL and the settings in which the databases differ."""
 
     name: str
-    one_writer: bool
+    single_writer: bool
     """Whether writers wait for each other anyway, so that they should queue in this process."""
 
     def engine_options(self, url: URL, name: str, limit: float) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Dialect(Protocol):
     def refusal(self, error: DBAPIError) -> str | None:
         """The error text, with what to do, where a driver's error proves that nothing was changed, even by a COMMIT."""
 
-    def is_hopeless(self, error: DBAPIError) -> bool:
+    def needs_new_session(self, error: DBAPIError) -> bool:
         """Whether a driver's error says that its session can never do its work, though a new one may."""
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
@@ -174,7 +174,9 @@ class Dialect(Protocol):
     async def insert_absent(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         """Inserts the rows whose key is free; the others stay as they are."""
 
-    async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+    async def update_and_insert(
+        self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]
+    ) -> set[int]:
         """One update and then inserts, with as few round trips as possible; the ids that were updated.
 
         Where an insert has a key, rows whose key is taken stay as they are. No rows are no reason to leave one out.
@@ -188,5 +190,5 @@ class Dialect(Protocol):
     async def insert_one(self, tx: StatementExecutor, table: Table, row: Mapping[str, Any]) -> bool:
         """Inserts one row; False where one of its keys is taken."""
 
-    async def count_up(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def increment(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         """Inserts rows that have `count` and `last_at`; where the key is taken, adds the one and replaces the other."""

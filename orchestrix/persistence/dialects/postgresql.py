@@ -89,7 +89,7 @@ class PostgreSql:
     """PostgreSQL from version 15."""
 
     name = "postgresql"
-    one_writer = False
+    single_writer = False
 
     def __init__(self, url: URL) -> None:
         self._tls = wanted(url)
@@ -148,7 +148,7 @@ class PostgreSql:
     def refusal(self, error: DBAPIError) -> str | None:
         return _REFUSALS.get(getattr(error.orig, "sqlstate", None) or "")
 
-    def is_hopeless(self, error: DBAPIError) -> bool:
+    def needs_new_session(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlstate", None) in _HOPELESS
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
@@ -192,7 +192,9 @@ class PostgreSql:
     async def insert_absent(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(_insert(bulk, "ON CONFLICT DO NOTHING"), _parameters(bulk.fields, rows))
 
-    async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+    async def update_and_insert(
+        self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]
+    ) -> set[int]:
         parts: list[Updates | Inserts] = [*([update] if update is not None else []), *inserts]
         values: dict[str, Any] = {}
         for name, (bulk, rows) in zip(_PREFIXES, parts, strict=False):
@@ -211,7 +213,7 @@ class PostgreSql:
         result = await tx.execute(insert(table).values(row).on_conflict_do_nothing())
         return result.rowcount == 1
 
-    async def count_up(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def increment(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         table = bulk.table.name
         ending = (
             f"ON CONFLICT ({_names(bulk.key)}) DO UPDATE"

@@ -76,7 +76,7 @@ class Sqlite:
     """SQLite from version 3.38, in a file on a disk of this machine."""
 
     name = "sqlite"
-    one_writer = True
+    single_writer = True
 
     def __init__(self, url: URL) -> None:
         self._file = DatabaseFile.of(url)
@@ -85,11 +85,11 @@ class Sqlite:
         return {"connect_args": {"timeout": 10, "async_creator_fn": connection}}
 
     def address(self, url: URL) -> URL:
-        strange = sorted(set(url.query) - _PARAMETERS)
-        if strange and not (url.database or "").startswith("file:"):
+        unknown = sorted(set(url.query) - _PARAMETERS)
+        if unknown and not (url.database or "").startswith("file:"):
             known = ", ".join(sorted(_PARAMETERS))
             raise ConfigError(
-                f"the database URL has the unknown parameter {strange[0]!r}; known are {known}"
+                f"the database URL has the unknown parameter {unknown[0]!r}; known are {known}"
                 " (a ? in the name of a file is written %3F)"
             )
         return url
@@ -127,7 +127,7 @@ class Sqlite:
             return FULL
         return self._file.refusal(code, str(error.orig)) if self._file is not None else None
 
-    def is_hopeless(self, error: DBAPIError) -> bool:
+    def needs_new_session(self, error: DBAPIError) -> bool:
         return (getattr(error.orig, "sqlite_errorcode", None) or 0) & _PRIMARY in _HOPELESS
 
     def clock(self, now: datetime) -> ColumnElement[datetime]:
@@ -169,7 +169,9 @@ class Sqlite:
     async def insert_absent(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         await tx.execute(insert(bulk.table).on_conflict_do_nothing(), bulk.mapped(rows))
 
-    async def together(self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]) -> set[int]:
+    async def update_and_insert(
+        self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]
+    ) -> set[int]:
         updated = await self.update(tx, *update) if update is not None else set()
         for bulk, rows in inserts:
             await (self.insert_absent if bulk.key else self.insert)(tx, bulk, rows)
@@ -185,7 +187,7 @@ class Sqlite:
         result = await tx.execute(insert(table).values(row).on_conflict_do_nothing())
         return result.rowcount == 1
 
-    async def count_up(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
+    async def increment(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         new = insert(bulk.table)
         counted = {"count": bulk.table.c.count + new.excluded.count, "last_at": new.excluded.last_at}
         await tx.execute(new.on_conflict_do_update(index_elements=bulk.key, set_=counted), bulk.mapped(rows))

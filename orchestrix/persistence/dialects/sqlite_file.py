@@ -68,10 +68,10 @@ class DatabaseFile:
         if self._opened is None and not os.path.lexists(self.path):
             raise SchemaMismatch(f"the database file {self.path} does not exist: run `orchestrix db upgrade`")
 
-    def refusal(self, code: int, said: str) -> str | None:
+    def refusal(self, code: int, text: str) -> str | None:
         """What to do about a primary result code of SQLite that is about the file."""
         fix = _UNUSABLE.get(code)
-        return f"the database file {self.path} cannot be used ({said}): {fix}, or use another file" if fix else None
+        return f"the database file {self.path} cannot be used ({text}): {fix}, or use another file" if fix else None
 
     def _remember(self) -> None:
         self._opened = self._opened or self._found()

@@ -51,8 +51,8 @@ class Tls:
             return
         if self.needed:
             raise Unavailable(f"the database at {self.host} does not offer TLS, but the URL requires it ({self.mode})")
-        if not _is_here(self.host) and self not in _told:
-            _told.add(self)
+        if not _is_here(self.host) and self not in _logged:
+            _logged.add(self)
             log.warning(
                 "the connection to the database at %s is not encrypted: write sslmode=require in its URL, "
                 "or sslmode=disable if that is intended",
@@ -60,17 +60,17 @@ class Tls:
             )
 
 
-_told: set[Tls] = set()
+_logged: set[Tls] = set()
 
 
 def wanted(url: URL) -> Tls:
     """What the URL says. Raises `ConfigError`."""
     query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
     ca, cert, key = (_first(query, names) for names in (_CA, _CERT, _KEY))
-    said = {_mode(name, query[name]) for name in _MODE if name in query}
-    if len(said) > 1:
-        raise ConfigError(f"the database URL has contradicting TLS parameters: {' and '.join(sorted(said))}")
-    mode = said.pop() if said else "verify-full" if ca else "require" if cert else None
+    values = {_mode(name, query[name]) for name in _MODE if name in query}
+    if len(values) > 1:
+        raise ConfigError(f"the database URL has contradicting TLS parameters: {' and '.join(sorted(values))}")
+    mode = values.pop() if values else "verify-full" if ca else "require" if cert else None
     verified = mode in ("verify-ca", "verify-full")
     context = _context(ca, cert, key, mode) if verified or ((ca or cert) and mode != "disable") else None
     return Tls(mode, context, url.host or "localhost")
@@ -86,9 +86,9 @@ def unverified() -> ssl.SSLContext:
 
 def without(url: URL, known: Collection[str]) -> URL:
     """The URL without what `wanted` reads. Raises `ConfigError` for a parameter that is none of these or of `known`."""
-    if strange := sorted(set(url.query) - PARAMETERS - set(known)):
+    if unknown := sorted(set(url.query) - PARAMETERS - set(known)):
         allowed = ", ".join(sorted({*known, "sslmode", "sslrootcert", "sslcert", "sslkey"}))
-        raise ConfigError(f"the database URL has the unknown parameter {strange[0]!r}; known are {allowed}")
+        raise ConfigError(f"the database URL has the unknown parameter {unknown[0]!r}; known are {allowed}")
     return url.difference_update_query([name for name in url.query if name in PARAMETERS])
 
 

@@ -43,14 +43,14 @@ async def held_up(connection: Connection, pair: SagaTables, which: UnservedJobs,
     found: list[int] = []
     for state in which.since:
         query = select(pair.instances.c.id).select_from(jobs).join(pair.instances, is_waited_for(pair.instances.c))
-        query = query.where(jobs.c.state == state, *unworked(which))
+        query = query.where(jobs.c.state == state, *without_worker(which))
         found += (await connection.execute(query.order_by(jobs.c.created_at, jobs.c.id).limit(limit))).scalars()
     return found
 
 
-async def served(connection: Connection, within: timedelta) -> set[str]:
+async def served(connection: Connection, timeout_s: timedelta) -> set[str]:
     """The queues of the workers with a recent heartbeat."""
-    found = await connection.execute(select(workers.c.queues).where(*heard(connection, within.total_seconds())))
+    found = await connection.execute(select(workers.c.queues).where(*heard(connection, timeout_s.total_seconds())))
     return {queue for (queues,) in found for queue in queues}
 
 
@@ -59,7 +59,7 @@ def is_waited_for(instance: Any) -> ColumnElement[bool]:
     return and_(jobs.c.instance_id == instance.id, jobs.c.id == instance.command_id, instance.wake_reason == JOB)
 
 
-def unworked(which: UnservedJobs) -> list[ColumnElement[bool]]:
+def without_worker(which: UnservedJobs) -> list[ColumnElement[bool]]:
     """The conditions for these jobs."""
     long = [and_(jobs.c.state == state, _SINCE[state] <= since) for state, since in which.since.items()]
     found = [jobs.c.saga == which.saga, jobs.c.state.in_(sorted(which.since)), or_(*long)]

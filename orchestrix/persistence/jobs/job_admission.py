@@ -23,11 +23,11 @@ SERVED_QUEUES_PER_ROUND: Final = 40
 """So many of them may be served by workers, and come first: anybody can name queues that nobody serves."""
 
 
-async def due(tx: Transaction, limit: int, most_open: int, silent: float) -> list[JobRow]:
+async def due(tx: Transaction, limit: int, open_limit: int, silent: float) -> list[JobRow]:
     """Locks and reads up to `limit` jobs that wait for a worker and whose time has come.
 
     Half of them may have queues already, the longest waiting first; the others come in turn from each queue,
-    as `DispatchCapacity` allows while `most_open` jobs may be open. A queue is served while it has a worker with a
+    as `DispatchCapacity` allows while `open_limit` jobs may be open. A queue is served while it has a worker with a
     heartbeat within half of `silent` seconds.
     """
     ready = jobs.c.state == PENDING, jobs.c.wake_at <= tx.dialect.clock(tx.now())
@@ -37,7 +37,7 @@ async def due(tx: Transaction, limit: int, most_open: int, silent: float) -> lis
         return found
     served = await blocked_job_steps.served(tx, timedelta(seconds=silent / 2))
     queues = _turn(names, served)
-    room = DispatchCapacity.of(queues, await open_jobs(tx), served, most_open)
+    room = DispatchCapacity.of(queues, await open_jobs(tx), served, open_limit)
     first = await _first(tx, [(queue, min(room.queues[queue], limit)) for queue in queues])
     chosen = fair(first, room, served, limit - len(found))
     return found + (
@@ -60,26 +60,26 @@ async def open_jobs(connection: Connection) -> dict[str, OpenJobs]:
     # All states are named: else SQLite walks a whole index.
     which = jobs.c.channels == 1, jobs.c.state.in_(STATES)
     query = select(jobs.c.queue, jobs.c.state, func.count()).where(*which)
-    unbegun, others = defaultdict[str, int](int), defaultdict[str, int](int)
+    not_started, others = defaultdict[str, int](int), defaultdict[str, int](int)
     for queue, state, count in await connection.execute(query.group_by(jobs.c.queue, jobs.c.state)):
-        (unbegun if state == DISPATCHED else others)[queue] += int(count)
-    return {queue: OpenJobs(unbegun[queue], others[queue]) for queue in {*unbegun, *others}}
+        (not_started if state == DISPATCHED else others)[queue] += int(count)
+    return {queue: OpenJobs(not_started[queue], others[queue]) for queue in {*not_started, *others}}
 
 
-async def held(connection: Connection, most_open: int, silent: float) -> int:
+async def held(connection: Connection, open_limit: int, silent: float) -> int:
     """How many slots are taken; `silent` as in `due`."""
     served = await blocked_job_steps.served(connection, timedelta(seconds=silent / 2))
-    return most_open - DispatchCapacity.of((), await open_jobs(connection), served, most_open).served
+    return open_limit - DispatchCapacity.of((), await open_jobs(connection), served, open_limit).served
 
 
 def _turn(queues: Sequence[str], served: Collection[str]) -> list[str]:
     if len(queues) <= QUEUES_PER_ROUND:
         return list(queues)
-    first = _drawn([queue for queue in queues if queue in served])[:SERVED_QUEUES_PER_ROUND]
-    return first + _drawn([queue for queue in queues if queue not in served])[: QUEUES_PER_ROUND - len(first)]
+    first = _in_random_order([queue for queue in queues if queue in served])[:SERVED_QUEUES_PER_ROUND]
+    return first + _in_random_order([queue for queue in queues if queue not in served])[: QUEUES_PER_ROUND - len(first)]
 
 
-def _drawn(queues: Sequence[str]) -> list[str]:
+def _in_random_order(queues: Sequence[str]) -> list[str]:
     start = int(clock.uniform(0, len(queues)))
     return [*queues[start:], *queues[:start]]
 

@@ -26,15 +26,15 @@ class JobFilter:
     step_of: tuple[str, int] | None = None
 
 
-def conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
-    """The conditions for `wanted`."""
+def conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
+    """The conditions for `filters`."""
     table = jobs.c
-    same = {table.queue: wanted.queue, table.created_by: wanted.created_by, table.schedule_id: wanted.schedule_id}
+    same = {table.queue: filters.queue, table.created_by: filters.created_by, table.schedule_id: filters.schedule_id}
     found: list[ColumnElement[bool]] = [column == value for column, value in same.items() if value is not None]
-    if wanted.states:
-        found.append(table.state.in_(sorted(set(wanted.states))))
-    if wanted.step_of is not None:
-        found.append(_step_of(*wanted.step_of))
+    if filters.states:
+        found.append(table.state.in_(sorted(set(filters.states))))
+    if filters.step_of is not None:
+        found.append(_step_of(*filters.step_of))
     return found
 
 

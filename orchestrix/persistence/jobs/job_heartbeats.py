@@ -17,7 +17,9 @@ _NOTED: Final = ("worker_beat_at", "log_lines", "log_bytes")
 _TOUCH: Final = BulkUpdate(jobs, match=("id",), change=_NOTED)
 
 
-async def beaten(tx: Transaction, history_ids: Iterable[str], at: datetime, *, wait: bool = True) -> set[str]:
+async def record_heartbeats(
+    tx: Transaction, history_ids: Iterable[str], at: datetime, *, wait: bool = True
+) -> set[str]:
     """Notes that the workers of these attempts were heard at that time; the history ids for which it is noted.
 
     An attempt that is over is left out. So is one whose row is locked, unless this is to `wait` for that:

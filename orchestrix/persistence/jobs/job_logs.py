@@ -87,7 +87,7 @@ async def place(connection: Connection, job_id: str, history_id: str, seq: int) 
     return None if attempt is None else (attempt, seq)
 
 
-async def last_told(connection: Connection, job_ids: Iterable[str]) -> dict[str, LastLogLine]:
+async def last_announced(connection: Connection, job_ids: Iterable[str]) -> dict[str, LastLogLine]:
     """By job the last line that its workers have announced."""
     wanted = sorted(set(job_ids))
     if not wanted:
@@ -108,13 +108,13 @@ async def complete(connection: Connection, found: Iterable[JobRow]) -> set[str]:
     done = {job.id for job in ended if not job.channels or (job.log_cut and job.last_log_seq is not None)}
     open = [job for job in ended if job.id not in done and job.last_log_seq is not None]
     last = {job.id: (str(job.history_id), job.last_log_seq) for job in open if job.last_log_seq}
-    told = await last_told(connection, [job.id for job in open if not job.last_log_seq and job.attempt > 1])
-    last |= {job_id: (one.history_id, one.seq) for job_id, one in told.items()}
-    there = await present(connection, list(last.values()))
+    announced = await last_announced(connection, [job.id for job in open if not job.last_log_seq and job.attempt > 1])
+    last |= {job_id: (one.history_id, one.seq) for job_id, one in announced.items()}
+    there = await stored_lines(connection, list(last.values()))
     return done | {job.id for job in open if job.id not in last or last[job.id] in there}
 
 
-async def present(connection: Connection, lines: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+async def stored_lines(connection: Connection, lines: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
     """Which of the lines, by history id and number, are stored."""
     if not lines:
         return set()

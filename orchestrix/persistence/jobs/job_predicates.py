@@ -30,20 +30,21 @@ class JobsToRescue:
     That is negative where a timeout is over, also if it is spared, and None where none has a timeout.
     """
 
-    unheard: bool
+    dispatched_before_reset: bool
     overdue: bool
     silent: bool
     left: float | None
 
 
-async def signs(connection: Connection, limit: float | None, heard: float, since: datetime | None) -> JobsToRescue:
-    """What there is now, by `unheard`, `overdue` and `silent`, after `limit` seconds: with None, nobody is silent.
+async def life_signs(connection: Connection, limit: float | None, heard: float, since: datetime | None) -> JobsToRescue:
+    """What there is now, by `dispatched_before_reset`, `overdue` and `silent`, after `limit` seconds: with None,
+    nobody is silent.
 
     With `since`, no job that was sent before that counts as overdue.
     """
     sent = () if since is None else (_JOB.dispatched_at >= since,)
     query = select(
-        _any(unheard()),
+        _any(dispatched_before_reset()),
         _any([*overdue(connection, heard), *sent]),
         literal(False) if limit is None else _any(silent(connection, limit, heard)),
         select(func.min(_JOB.wake_at, type_=UtcTime())).where(_JOB.state.in_(LIVE)).scalar_subquery(),
@@ -61,10 +62,10 @@ async def ownerless(connection: Connection, orphaned: float, without: float) -> 
     return bool(gone), bool(never)
 
 
-def unheard() -> Terms:
+def dispatched_before_reset() -> Terms:
     """They were dispatched by a broker that has lost its data since."""
-    forgot = select(func.max(broker_incarnation.c.changed_at)).scalar_subquery()
-    return _JOB.state == DISPATCHED, _JOB.channels == 1, _JOB.dispatched_at < forgot
+    pruned = select(func.max(broker_incarnation.c.changed_at)).scalar_subquery()
+    return _JOB.state == DISPATCHED, _JOB.channels == 1, _JOB.dispatched_at < pruned
 
 
 def overdue(connection: Connection, heard: float) -> Terms:
@@ -85,8 +86,8 @@ def silent(connection: Connection, seconds: float, heard: float) -> Terms:
     """No heartbeat of their worker for so many seconds, and their owner has owned them for as long: it had time to read
     what was sent while nobody did. `heard` is as in `overdue`.
     """
-    beaten = _JOB.worker_beat_at <= ago(connection, seconds)
-    return _JOB.state == RUNNING, _JOB.channels == 1, beaten, *read(connection, seconds, heard)
+    heartbeat_overdue = _JOB.worker_beat_at <= ago(connection, seconds)
+    return _JOB.state == RUNNING, _JOB.channels == 1, heartbeat_overdue, *read(connection, seconds, heard)
 
 
 def read(connection: Connection, seconds: float, heard: float) -> Terms:
@@ -112,8 +113,8 @@ def orphans(connection: Connection, seconds: float) -> Terms:
 
 def listening(connection: Connection, seconds: float) -> Select[tuple[str]]:
     """The ids of the nodes with a heartbeat within so many seconds."""
-    lately = nodes.c.beat_at > ago(connection, seconds), nodes.c.beat_at <= connection.now() + CLOCK_TOLERANCE
-    return select(nodes.c.id).where(nodes.c.state.in_(_UP), *lately)
+    recent = nodes.c.beat_at > ago(connection, seconds), nodes.c.beat_at <= connection.now() + CLOCK_TOLERANCE
+    return select(nodes.c.id).where(nodes.c.state.in_(_UP), *recent)
 
 
 def ago(connection: Connection, seconds: float) -> datetime:

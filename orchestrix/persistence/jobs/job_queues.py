@@ -23,20 +23,20 @@ RECENT_DISPATCH_S: Final = 15.0
 """Seconds, longer than between two checks for lost dispatches with the default limit."""
 
 
-async def crews(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, QueueWorkers]:
+async def queue_workers(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, QueueWorkers]:
     """Who serves each of these queues. A worker is lost `limit` seconds after its last heartbeat, silent after half."""
     wanted = set(queues)
     if not wanted:
         return {}
     known = select(workers.c.id, workers.c.queues, workers.c.beat_at).where(*nodes.heard(connection, 2 * limit))
     found = list(await connection.execute(known))
-    now, silent, beats = connection.now(), limit / 2, defaultdict[str, list[float]](list)
+    now, silent, heartbeats = connection.now(), limit / 2, defaultdict[str, list[float]](list)
     for _, served, at in found:
         for queue in wanted.intersection(served):
-            beats[queue].append(age_s(at, now))
+            heartbeats[queue].append(age_s(at, now))
     ending = [id for id, served, at in found if not served and age_s(at, now) < silent]
     stopping = await _at_jobs(connection, wanted, ending)
-    return {queue: _crew(beats[queue], silent, stopping[queue]) for queue in wanted}
+    return {queue: _queue_workers(heartbeats[queue], silent, stopping[queue]) for queue in wanted}
 
 
 async def _at_jobs(connection: Connection, queues: Iterable[str], ids: Sequence[str]) -> Counter[str]:
@@ -47,16 +47,16 @@ async def _at_jobs(connection: Connection, queues: Iterable[str], ids: Sequence[
     return Counter([row.queue for row in await connection.execute(query.where(jobs.c.queue.in_(sorted(queues))))])
 
 
-def _crew(beats: Sequence[float], silent: float, stopping: int) -> QueueWorkers:
+def _queue_workers(heartbeats: Sequence[float], silent: float, stopping: int) -> QueueWorkers:
     """The workers of a queue, whose last heartbeats were so many seconds ago."""
-    heard = [seconds for seconds in beats if seconds < silent]
-    return QueueWorkers(len(heard), len(beats) - len(heard), min(heard, default=0.0), stopping)
+    heard = [seconds for seconds in heartbeats if seconds < silent]
+    return QueueWorkers(len(heard), len(heartbeats) - len(heard), min(heard, default=0.0), stopping)
 
 
-async def around(
+async def diagnosis_context(
     connection: Connection, found: Iterable[JobRow], limit: float, empty: Collection[str] = ()
 ) -> dict[str, DiagnosisContext]:
-    """The facts by which `why` explains these jobs, by their ids; `limit` as in `crews`.
+    """The facts by which `why` explains these jobs, by their ids; `limit` as in `queue_workers`.
 
     `empty` are the queues of workers that are known to hold no dispatch.
     """
@@ -70,11 +70,14 @@ async def around(
 
 
 async def served(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, DiagnosisContext]:
-    """The facts by which `doctor` explains why dispatches to these queues are not begun; `limit` as in `crews`."""
+    """The facts by which `doctor` explains why dispatches to these queues are not begun; `limit` as in
+    `queue_workers`.
+    """
     lease = await leases.read(connection)
     since = None if lease is None or lease.lapsed else lease.gained_at
     return {
-        queue: DiagnosisContext(crew, limit, since) for queue, crew in (await crews(connection, queues, limit)).items()
+        queue: DiagnosisContext(workers, limit, since)
+        for queue, workers in (await queue_workers(connection, queues, limit)).items()
     }
 
 
@@ -85,23 +88,23 @@ async def named(connection: Connection) -> set[str]:
     return {queue for (queues,) in served for queue in queues} | set(wanted.scalars())
 
 
-async def unbegun(connection: Connection) -> dict[str, int]:
+async def not_started_counts(connection: Connection) -> dict[str, int]:
     """How many dispatched jobs of each queue no worker has begun."""
     query = select(jobs.c.queue, func.count()).where(jobs.c.state == DISPATCHED).group_by(jobs.c.queue)
     return {str(queue): int(count) for queue, count in await connection.execute(query)}
 
 
-async def passed(connection: Connection, queues: Iterable[str], seconds: float) -> dict[str, datetime]:
+async def last_dispatched_at(connection: Connection, queues: Iterable[str], seconds: float) -> dict[str, datetime]:
     """When the last one was dispatched of those jobs of each queue that were begun so many seconds ago, and run or
     ended not long before: what was dispatched earlier has left the queue too.
     """
     wanted, long_ago = sorted(set(queues)), job_predicates.ago(connection, seconds)
     if not wanted:
         return {}
-    lately = jobs.c.finished_at.between(job_predicates.ago(connection, seconds + RECENT_DISPATCH_S), long_ago)
+    recent = jobs.c.finished_at.between(job_predicates.ago(connection, seconds + RECENT_DISPATCH_S), long_ago)
     running = and_(jobs.c.state == RUNNING, jobs.c.channels == 1)
     found = dict[str, datetime]()
-    for which in (running, lately):
+    for which in (running, recent):
         query = select(jobs.c.queue, func.max(jobs.c.dispatched_at, type_=UtcTime()))
         query = query.where(which, jobs.c.started_at <= long_ago, connection.dialect.among(jobs.c.queue, wanted))
         for queue, at in await connection.execute(query.group_by(jobs.c.queue)):
@@ -109,21 +112,22 @@ async def passed(connection: Connection, queues: Iterable[str], seconds: float) 
     return found
 
 
-async def stranded(
+async def lost_dispatches(
     tx: Transaction,
     empty: Collection[str],
-    passed: Mapping[str, datetime],
+    last_dispatched: Mapping[str, datetime],
     seconds: float,
     heard: float,
     limit: int,
 ) -> list[str]:
     """Locks up to `limit` lost dispatches, and returns their ids: those sent so many seconds ago to queues that are
-    `empty`, or before the moment of their queue in `passed`, that the broker has confirmed, and nobody has begun or
-    sent a heartbeat for. `heard` is as in `job_predicates.read`: of other jobs nobody knows whether they have begun.
+    `empty`, or before the moment of their queue in `last_dispatched`, that the broker has confirmed, and nobody has
+    begun or sent a heartbeat for. `heard` is as in `job_predicates.read`: of other jobs nobody knows whether they have
+    begun.
     """
     waiting = select(outbox.c.id).where(outbox.c.id == jobs.c.history_id).exists()
     long_ago = job_predicates.ago(tx, seconds)
-    behind = [and_(jobs.c.queue == queue, jobs.c.dispatched_at < at) for queue, at in sorted(passed.items())]
+    behind = [and_(jobs.c.queue == queue, jobs.c.dispatched_at < at) for queue, at in sorted(last_dispatched.items())]
     query = select(jobs.c.id).where(
         jobs.c.state == DISPATCHED,
         or_(tx.dialect.among(jobs.c.queue, sorted(empty)), *behind) if empty else or_(*behind),

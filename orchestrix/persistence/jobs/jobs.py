@@ -28,6 +28,7 @@ __all__ = [
     "balance",
     "by_histories",
     "cleared",
+    "dispatched_before_reset",
     "get",
     "histories",
     "insert",
@@ -44,7 +45,6 @@ __all__ = [
     "payloads",
     "silent",
     "store",
-    "unheard",
     "unowned",
 ]
 
@@ -129,10 +129,10 @@ async def histories(connection: Connection, history_ids: Iterable[str]) -> dict[
     return {row[0]: JobAttempt(*row) for row in await connection.execute(query)}
 
 
-async def page(connection: Connection, wanted: JobFilter, limit: int, after: After | None = None) -> list[JobRow]:
+async def page(connection: Connection, filters: JobFilter, limit: int, after: After | None = None) -> list[JobRow]:
     """Up to `limit` jobs that fit, the newest first; `after` is `created_at` and `id` of the last one seen."""
     table = jobs.c
-    query = _select(whole=False).where(*conditions(wanted))
+    query = _select(whole=False).where(*conditions(filters))
     if after is not None:
         at, id = after
         query = query.where(table.created_at <= at, or_(table.created_at < at, table.id < id))
@@ -190,9 +190,9 @@ async def silent(tx: Transaction, seconds: float, limit: int, heard: float) -> l
     return await _found(tx, job_predicates.silent(tx, seconds, heard), jobs.c.worker_beat_at, limit)
 
 
-async def unheard(tx: Transaction, limit: int) -> list[JobRow]:
+async def dispatched_before_reset(tx: Transaction, limit: int) -> list[JobRow]:
     """Locks and reads up to `limit` jobs that were dispatched by a broker that has lost its data since."""
-    return await _found(tx, job_predicates.unheard(), jobs.c.dispatched_at, limit)
+    return await _found(tx, job_predicates.dispatched_before_reset(), jobs.c.dispatched_at, limit)
 
 
 async def unowned(tx: Transaction, seconds: float, limit: int) -> list[JobRow]:

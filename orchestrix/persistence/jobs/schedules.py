@@ -127,8 +127,10 @@ async def unfinished(connection: Connection, ids: Sequence[str]) -> list[str]:
     return list((await connection.execute(query.order_by(jobs.c.id))).scalars())
 
 
-async def unbegun(connection: Connection, id: str) -> list[str]:
-    """The ids of the jobs of a schedule that are `unbegun`; one that is not locked may be begun at any moment."""
+async def not_started_ids(connection: Connection, id: str) -> list[str]:
+    """The ids of the jobs of a schedule that are `not_started_ids`; one that is not locked may be begun at any
+    moment.
+    """
     table = jobs.c
     first = ((table.state == PENDING) & (table.attempt == 0)) | ((table.state == DISPATCHED) & (table.attempt == 1))
     query = select(table.id).where(table.schedule_id == id, first)

@@ -56,7 +56,7 @@ async def expired(tx: Transaction, counts: Mapping[str, int]) -> list[TimeoutBur
     if not counts:
         return []
     await _make(tx, sorted(counts))
-    table, now, waves = command_queues, tx.now(), []
+    table, now, bursts = command_queues, tx.now(), []
     rows = select(table.c.queue, table.c.expired, table.c.expired_since).where(table.c.queue.in_(sorted(counts)))
     for queue, before, since in list(await tx.execute(rows.order_by(table.c.queue).with_for_update())):
         goes_on = since is not None and since > now - TIMEOUT_BURST_WINDOW
@@ -64,15 +64,15 @@ async def expired(tx: Transaction, counts: Mapping[str, int]) -> list[TimeoutBur
         values = {"expired": count, "expired_since": since if goes_on else now}
         if count >= TIMEOUT_BURST_SIZE:
             values |= {"wave": count, "wave_at": now}
-            waves += [TimeoutBurst(queue, count, now)] if not goes_on or before < TIMEOUT_BURST_SIZE else []
+            bursts += [TimeoutBurst(queue, count, now)] if not goes_on or before < TIMEOUT_BURST_SIZE else []
         await tx.execute(update(table).where(table.c.queue == queue).values(values))
-    return waves
+    return bursts
 
 
-async def waves(connection: Connection, within: timedelta) -> list[TimeoutBurst]:
-    """The bursts of the time `within` before now, by queue."""
+async def recent_bursts(connection: Connection, timeout_s: timedelta) -> list[TimeoutBurst]:
+    """The bursts of the time `timeout_s` before now, by queue."""
     table = command_queues.c
-    query = select(table.queue, table.wave, table.wave_at).where(table.wave_at > connection.now() - within)
+    query = select(table.queue, table.wave, table.wave_at).where(table.wave_at > connection.now() - timeout_s)
     return [TimeoutBurst(*row) for row in await connection.execute(query.order_by(table.queue))]
 
 

@@ -48,7 +48,7 @@ class ReplacedDefinition:
 class DefinitionReader(Protocol):
     """Who looks for versions that the catalog does not know yet."""
 
-    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+    async def read_missing(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Reads these versions in a transaction that has found instances of them."""
 
     async def find(self, keys: Sequence[Key]) -> None:
@@ -67,7 +67,7 @@ class NullDefinitionReader:
 
     unrunnable: Collection[Key] = ()
 
-    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+    async def read_missing(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Nothing else is stored."""
 
     async def find(self, keys: Sequence[Key]) -> None:
@@ -101,19 +101,19 @@ class DefinitionStore:
     """Keeps the catalog of a process equal to `saga_definitions`.
 
     `agree` is called before the node takes messages; from then on all rows are read every `READ_INTERVAL_S` seconds,
-    and one at once where an instance names a version that is not known (`meet`). `learned` is called after the catalog
-    has grown: there may be new queues.
+    and one at once where an instance names a version that is not known (`read_missing`). `on_change` is called after
+    the catalog has grown: there may be new queues.
     """
 
-    def __init__(self, database: Database, catalog: Catalog, learned: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, database: Database, catalog: Catalog, on_change: Callable[[], None] = lambda: None) -> None:
         self._database = database
         self._catalog = catalog
-        self._learned = learned
+        self._on_change = on_change
         self._unreadable: dict[Key, str] = {}
         self._unrunnable: set[Key] = set()
         self._replaced: dict[Key, str] = {}
         self._marks: dict[Key, tuple[int, str, str]] = {}
-        self._trouble: str | None = None
+        self._problem: str | None = None
         self._loop = Loop("definitions", self._round)
 
     async def start(self) -> None:
@@ -126,11 +126,11 @@ class DefinitionStore:
 
     async def agree(self) -> None:
         """`record`, as soon as the database is available. Raises as that does, except for temporary errors."""
-        await _patiently(self.record)
+        await _until_available(self.record)
 
-    async def look(self) -> None:
+    async def read_when_available(self) -> None:
         """`read_all`, as soon as the database is available."""
-        await _patiently(self.read_all)
+        await _until_available(self.read_all)
 
     async def record(self) -> list[ReplacedDefinition]:
         """Writes the code's versions, and reads all others.
@@ -157,9 +157,9 @@ class DefinitionStore:
         """Reads every version that is stored."""
         async with self._database.read() as connection:
             rows = await definitions.all_of(connection)
-            conflicts = self._learn(rows)
+            conflicts = self._add(rows)
             if conflicts and await self._forget_ended(connection, conflicts):
-                self._learn(conflicts)
+                self._add(conflicts)
 
     async def _forget_ended(self, connection: Connection, conflicts: Sequence[StoredDefinition]) -> bool:
         """Drops sagas that have messages which stored ones claim, and neither code here nor live instances."""
@@ -185,11 +185,11 @@ class DefinitionStore:
                 if owners and row.key in self._unreadable and await definitions.live(connection, *row.key):
                     raise ConfigError(f"needed by live instances of saga {row.saga!r}: {self._unreadable[row.key]}")
 
-    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+    async def read_missing(self, connection: Connection, keys: Sequence[Key]) -> None:
         """Reads these versions in a transaction that has found instances of them."""
         unknown = [key for key in dict.fromkeys(keys) if self._catalog.version(*key) is None]
         if unknown:
-            self._learn_again(await definitions.some(connection, unknown))
+            self._reload(await definitions.some(connection, unknown))
             self._unrunnable.update(key for key in unknown if self._catalog.version(*key) is None)
 
     async def find(self, keys: Sequence[Key]) -> None:
@@ -197,27 +197,27 @@ class DefinitionStore:
         unknown = [key for key in dict.fromkeys(keys) if self._catalog.version(*key) is None]
         if unknown:
             async with self._database.read() as connection:
-                self._learn_again(await definitions.some(connection, unknown))
+                self._reload(await definitions.some(connection, unknown))
 
     @property
     def unrunnable(self) -> Collection[Key]:
         """Versions of instances that this process has found and cannot run."""
         return self._unrunnable
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """The health probe: how many live instances this process cannot run, by version; None if it can run all."""
-        return self._trouble
+        return self._problem
 
     def unreadable(self) -> dict[Key, str]:
         """Stored versions that this process cannot run, and why."""
         return dict(self._unreadable)
 
-    def _learn_again(self, rows: Sequence[StoredDefinition]) -> None:
+    def _reload(self, rows: Sequence[StoredDefinition]) -> None:
         for row in rows:
             self._marks.pop(row.key, None)
-        self._learn(rows)
+        self._add(rows)
 
-    def _learn(self, rows: Sequence[StoredDefinition]) -> list[StoredDefinition]:
+    def _add(self, rows: Sequence[StoredDefinition]) -> list[StoredDefinition]:
         """Adds what is new to the catalog; returns those with a message that belongs to another saga there."""
         grown, conflicts = False, []
         for row in rows:
@@ -230,7 +230,7 @@ class DefinitionStore:
                 conflicts.append(row)
         if grown:
             self._unrunnable = {key for key in self._unrunnable if self._catalog.version(*key) is None}
-            self._learned()
+            self._on_change()
         return conflicts
 
     def _refused(self, row: StoredDefinition, wrong: Exception) -> None:
@@ -245,7 +245,7 @@ class DefinitionStore:
         mark = row.form, row.digest, compact(row.data_schema)
         if self._marks.get(row.key) == mark:
             return False
-        changed = self._catalog.learn(read(row))
+        changed = self._catalog.add_stored(read(row))
         self._marks[row.key] = mark
         self._unreadable.pop(row.key, None)
         return changed
@@ -257,9 +257,9 @@ class DefinitionStore:
     def _give_up_code(self, row: StoredDefinition) -> bool:
         """Another node has stored another definition of this version, when no instance of it was live."""
         self._catalog.replaced(read(row))
-        said = "was replaced by another definition: this node starts no instances until it has that, or another version"
-        self._replaced[row.key] = said
-        log.error("saga %s version %d %s", *row.key, said)
+        text = "was replaced by another definition: this node starts no instances until it has that, or another version"
+        self._replaced[row.key] = text
+        log.error("saga %s version %d %s", *row.key, text)
         return True
 
     async def _round(self) -> None:
@@ -274,24 +274,24 @@ class DefinitionStore:
             async with self._database.read() as connection:
                 counts = {key: await definitions.live(connection, *key) for key in sorted(self._unrunnable)}
         parts = [f"{count} of saga {saga} version {version}" for (saga, version), count in counts.items() if count]
-        told = [f"live instances that this node cannot run: {', '.join(parts)}"] if parts else []
-        told += [f"saga {saga} version {version} {said}" for (saga, version), said in self._replaced.items()]
-        trouble = "; ".join(told) or None
-        if trouble != self._trouble:
-            self._trouble = trouble
-            log.warning("%s", trouble or "this node can run all live instances again")
+        sentences = [f"live instances that this node cannot run: {', '.join(parts)}"] if parts else []
+        sentences += [f"saga {saga} version {version} {text}" for (saga, version), text in self._replaced.items()]
+        problem = "; ".join(sentences) or None
+        if problem != self._problem:
+            self._problem = problem
+            log.warning("%s", problem or "this node can run all live instances again")
 
 
-async def _patiently(work: Callable[[], Awaitable[object]]) -> None:
+async def _until_available(work: Callable[[], Awaitable[object]]) -> None:
     """Repeats idempotent `work` until the database is available."""
     failures = 0
     while True:
         try:
             await work()
-        except RetryableError as away:
+        except RetryableError as error:
             failures += 1
             if failures == 1:
-                log.warning("reading saga definitions paused: %s", away)
+                log.warning("reading saga definitions paused: %s", error)
             await asyncio.sleep(backoff(failures))
         else:
             return

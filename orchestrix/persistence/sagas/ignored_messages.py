@@ -52,7 +52,7 @@ async def add(tx: Transaction, rows: Sequence[IgnoredMessage]) -> None:
             values.append((*key, note.count, note.first_at, note.last_at))
             room[owner] -= new
     if values:
-        await tx.dialect.count_up(tx, _INSERT, values)
+        await tx.dialect.increment(tx, _INSERT, values)
 
 
 async def listing(connection: Connection, saga: str, id: int) -> list[IgnoredMessage]:

@@ -38,7 +38,7 @@ async def below(
     return list((await connection.execute(query)).scalars())
 
 
-async def look(
+async def read(
     connection: Connection, pair: SagaTables, saga: str, ids: Sequence[int]
 ) -> tuple[list[Instance], set[int]]:
     """The instances as they are, by id, and the ids of those that have held events."""
@@ -64,7 +64,7 @@ async def write(
         (one.id, before, *(getattr(one, name) for name in _CHANGED), one.progress.to_json())
         for before, one in sorted(moved, key=lambda pair: pair[1].id)
     ]
-    return await tx.dialect.together(tx, (_update(pair), rows), [history.additions(pair, list(changes))])
+    return await tx.dialect.update_and_insert(tx, (_update(pair), rows), [history.additions(pair, list(changes))])
 
 
 @cache

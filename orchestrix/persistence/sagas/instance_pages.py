@@ -12,7 +12,7 @@ from sqlalchemy.sql import ColumnElement
 
 from orchestrix.errors import Invalid
 from orchestrix.persistence.engine import Connection
-from orchestrix.persistence.jobs.blocked_job_steps import unworked
+from orchestrix.persistence.jobs.blocked_job_steps import without_worker
 from orchestrix.persistence.sagas import stuck_filter
 from orchestrix.persistence.sagas.saga_tables import SagaTables
 from orchestrix.persistence.sagas.stuck_filter import NO_BLOCKERS, ExternalBlockers
@@ -38,7 +38,7 @@ class InstanceFilter:
     """What the instances of a list have in common. The bounds themselves are not included; no field set means all.
 
     The stuck ones are live, and wait for a person, for the broker, or for workers that are not there. Those that are
-    `hindered` are among them; of those that may be, as their progress names a step, the caller has to decide:
+    `blockers` are among them; of those that may be, as their progress names a step, the caller has to decide:
     they are among the others too.
     """
 
@@ -48,7 +48,7 @@ class InstanceFilter:
     created_before: datetime | None = None
     prefix: str | None = None
     stuck: bool | None = None
-    hindered: ExternalBlockers = NO_BLOCKERS
+    blockers: ExternalBlockers = NO_BLOCKERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,18 @@ class InstanceOrder:
         """The same order, but not one that an index of the column could give."""
         return replace(self, column=func.coalesce(self.column, self.column))
 
-    def cut(self, query: Select[Any], limit: int) -> Select[Any]:
+    def first(self, query: Select[Any], limit: int) -> Select[Any]:
         """The first rows of `query` in this order."""
         by = (self.column, self.id)
         query = query.order_by(*(one.desc() for one in by) if self.descends else by).limit(limit)
-        return query if self.after is None else query.where(_behind(self, self.after))
+        return query if self.after is None else query.where(_after(self, self.after))
 
 
 async def queries(
     connection: Connection,
     pair: SagaTables,
     saga: str,
-    wanted: InstanceFilter,
+    filters: InstanceFilter,
     by: InstanceOrder,
     rows: Select[Any],
     limit: int,
@@ -92,40 +92,44 @@ async def queries(
     Slow is only a prefix of very many names, or what is blocked in very many cases, whose rows are all far from the
     first.
     """
-    if wanted.stuck:
-        if wanted.hindered.many and by.column.key == "created_at" and not wanted.prefix:
+    if filters.stuck:
+        if filters.blockers.many and by.column.key == "created_at" and not filters.prefix:
             yield _joined(
-                pair, by, rows, _stuck_among_first(connection, pair, saga, wanted, by, limit, SHORT_SCAN_ROWS), limit
+                pair, by, rows, _stuck_among_first(connection, pair, saga, filters, by, limit, SHORT_SCAN_ROWS), limit
             )
-            if await _are_very_many(connection, pair, wanted.hindered):
+            if await _exceed_first_rows(connection, pair, filters.blockers):
                 yield _joined(
-                    pair, by, rows, _stuck_among_first(connection, pair, saga, wanted, by, limit, LONG_SCAN_ROWS), limit
+                    pair,
+                    by,
+                    rows,
+                    _stuck_among_first(connection, pair, saga, filters, by, limit, LONG_SCAN_ROWS),
+                    limit,
                 )
-        yield _stuck_ones(connection, pair, saga, wanted, by, rows, limit)
+        yield _stuck_by_state(connection, pair, saga, filters, by, rows, limit)
         return
-    if not wanted.prefix or by.column.key == pair.key:
-        yield _by_state(connection, pair, saga, wanted, by, rows, limit)
+    if not filters.prefix or by.column.key == pair.key:
+        yield _by_state(connection, pair, saga, filters, by, rows, limit)
         return
     if by.column.key == "created_at":  # no index has the order of another column: its first rows cost as much as all
-        yield _joined(pair, by, rows, _among_first(connection, pair, saga, wanted, by, limit, SHORT_SCAN_ROWS), limit)
-        if await _are_many(connection, pair, saga, wanted.prefix):
+        yield _joined(pair, by, rows, _among_first(connection, pair, saga, filters, by, limit, SHORT_SCAN_ROWS), limit)
+        if await _are_many(connection, pair, saga, filters.prefix):
             yield _joined(
-                pair, by, rows, _among_first(connection, pair, saga, wanted, by, limit, LONG_SCAN_ROWS), limit
+                pair, by, rows, _among_first(connection, pair, saga, filters, by, limit, LONG_SCAN_ROWS), limit
             )
-    yield _joined(pair, by, rows, _by_name(connection, pair, saga, wanted, by, limit), limit)
+    yield _joined(pair, by, rows, _by_name(connection, pair, saga, filters, by, limit), limit)
 
 
 def _joined(pair: SagaTables, by: InstanceOrder, rows: Select[Any], found: Select[Any], limit: int) -> Select[Any]:
     """Those of `rows` whose ids were found."""
     ids = found.subquery()
-    return replace(by, after=None).cut(rows.join(ids, pair.instances.c.id == ids.c.id), limit)
+    return replace(by, after=None).first(rows.join(ids, pair.instances.c.id == ids.c.id), limit)
 
 
 def _among_first(
     connection: Connection,
     pair: SagaTables,
     saga: str,
-    wanted: InstanceFilter,
+    filters: InstanceFilter,
     by: InstanceOrder,
     limit: int,
     window: int,
@@ -133,26 +137,28 @@ def _among_first(
     """The ids of what fits among the first `window` rows that fit but for the prefix."""
     table = pair.instances.c
     narrow = select(table.id, by.column, table[pair.key])
-    near = _by_state(connection, pair, saga, replace(wanted, prefix=None), by, narrow, window).subquery()
-    return by.on(near).cut(select(near.c.id), limit).where(*begins(connection, near.c[pair.key], wanted.prefix or ""))
+    near = _by_state(connection, pair, saga, replace(filters, prefix=None), by, narrow, window).subquery()
+    return (
+        by.on(near).first(select(near.c.id), limit).where(*begins(connection, near.c[pair.key], filters.prefix or ""))
+    )
 
 
 def _stuck_among_first(
     connection: Connection,
     pair: SagaTables,
     saga: str,
-    wanted: InstanceFilter,
+    filters: InstanceFilter,
     by: InstanceOrder,
     limit: int,
     window: int,
 ) -> Select[Any]:
     """The ids of what is stuck among the first `window` rows that fit otherwise."""
     table = pair.instances.c
-    told = [table[name] for name in ("state", "blocker", "wake_reason", "wake_at", "command_id")]
-    told += [table.progress] if wanted.hindered.steps else []
-    narrow = select(table.id, by.column, *told)
-    near = _by_state(connection, pair, saga, replace(wanted, stuck=None), by, narrow, window).subquery()
-    return by.on(near).cut(select(near.c.id), limit).where(*stuck_filter.stuck(connection, near.c, wanted.hindered))
+    columns = [table[name] for name in ("state", "blocker", "wake_reason", "wake_at", "command_id")]
+    columns += [table.progress] if filters.blockers.steps else []
+    narrow = select(table.id, by.column, *columns)
+    near = _by_state(connection, pair, saga, replace(filters, stuck=None), by, narrow, window).subquery()
+    return by.on(near).first(select(near.c.id), limit).where(*stuck_filter.stuck(connection, near.c, filters.blockers))
 
 
 async def _are_many(connection: Connection, pair: SagaTables, saga: str, prefix: str) -> bool:
@@ -160,24 +166,26 @@ async def _are_many(connection: Connection, pair: SagaTables, saga: str, prefix:
     names = select(pair.instances.c[pair.key]).where(
         *_conditions(connection, pair, saga, InstanceFilter(prefix=prefix))
     )
-    return await _seem_more(connection, names, NAME_INDEX_SCAN_LIMIT)
+    return await _exceeds(connection, names, NAME_INDEX_SCAN_LIMIT)
 
 
-async def _are_very_many(connection: Connection, pair: SagaTables, hindered: ExternalBlockers) -> bool:
+async def _exceed_first_rows(connection: Connection, pair: SagaTables, hindered: ExternalBlockers) -> bool:
     """Whether more rows, or jobs, seem to be such than a look among the first rows would pass."""
     table = pair.instances.c
     kinds = [] if hindered.overdue is None else [select(table.id).where(table.wake_at <= hindered.overdue)]
-    kinds += [] if hindered.unworked is None else [select(jobs.c.id).where(*unworked(hindered.unworked))]
-    return any([await _seem_more(connection, kind, LONG_SCAN_ROWS) for kind in kinds])
+    kinds += (
+        [] if hindered.unserved_jobs is None else [select(jobs.c.id).where(*without_worker(hindered.unserved_jobs))]
+    )
+    return any([await _exceeds(connection, kind, LONG_SCAN_ROWS) for kind in kinds])
 
 
-async def _seem_more(connection: Connection, rows: Select[Any], than: int) -> bool:
+async def _exceeds(connection: Connection, rows: Select[Any], count: int) -> bool:
     about = await connection.dialect.about(connection, rows)
-    return about is None or about > than
+    return about is None or about > count
 
 
 def _by_name(
-    connection: Connection, pair: SagaTables, saga: str, wanted: InstanceFilter, by: InstanceOrder, limit: int
+    connection: Connection, pair: SagaTables, saga: str, filters: InstanceFilter, by: InstanceOrder, limit: int
 ) -> Select[Any]:
     """The ids of what fits, by the index of the names.
 
@@ -185,32 +193,32 @@ def _by_name(
     round each of them would take the place of one that was kept.
     """
     key = pair.instances.c[pair.key]
-    fitting = select(pair.instances.c.id, by.column).where(*_conditions(connection, pair, saga, wanted))
+    fitting = select(pair.instances.c.id, by.column).where(*_conditions(connection, pair, saga, filters))
     if by.after is not None:
-        fitting = fitting.where(_behind(by, by.after))
+        fitting = fitting.where(_after(by, by.after))
     names = fitting.order_by(key.desc() if by.descends else key).subquery()
-    return by.on(names).unindexed().cut(select(names.c.id), limit)
+    return by.on(names).unindexed().first(select(names.c.id), limit)
 
 
 def _by_state(
     connection: Connection,
     pair: SagaTables,
     saga: str,
-    wanted: InstanceFilter,
+    filters: InstanceFilter,
     by: InstanceOrder,
     rows: Select[Any],
     limit: int,
 ) -> Select[Any]:
     """An index has the order within one state alone: each state is a query of its own."""
-    each = [rows.where(*_conditions(connection, pair, saga, one)) for one in _each_state(wanted)]
-    return _first_of(by, [by.cut(one, limit) for one in each], limit)
+    each = [rows.where(*_conditions(connection, pair, saga, one)) for one in _each_state(filters)]
+    return _first_of(by, [by.first(one, limit) for one in each], limit)
 
 
-def _stuck_ones(
+def _stuck_by_state(
     connection: Connection,
     pair: SagaTables,
     saga: str,
-    wanted: InstanceFilter,
+    filters: InstanceFilter,
     by: InstanceOrder,
     rows: Select[Any],
     limit: int,
@@ -218,20 +226,22 @@ def _stuck_ones(
     """Those whose rows say so, and those that are blocked from outside: each kind is found by an index of its own."""
     # MySQL has no index on the stuck alone: it looks through all that are live, and through nothing else.
     live = _forced(pair, rows, f"{'' if pair.saga else 'saga_'}state_created_at_id")
-    table, hindered = pair.instances.c, wanted.hindered
+    table, hindered = pair.instances.c, filters.blockers
     each = []
-    for one in _each_state(wanted):
-        each.append(by.cut(live.where(*_conditions(connection, pair, saga, one)), limit))
+    for one in _each_state(filters):
+        each.append(by.first(live.where(*_conditions(connection, pair, saga, one)), limit))
         plain = replace(one, stuck=None)
         fitting = live.where(*_conditions(connection, pair, saga, plain))
-        each += [by.cut(fitting.where(*which), limit) for which in stuck_filter.in_states(connection, table, hindered)]
+        each += [
+            by.first(fitting.where(*which), limit) for which in stuck_filter.in_states(connection, table, hindered)
+        ]
         hidden = _conditions(connection, pair, saga, plain, hidden=True)
-        others = _elsewhere(connection, pair, hindered, rows)
-        each += [by.unindexed().cut(query.where(*hidden), limit) for query in others]
+        others = _blocked_by_index(connection, pair, hindered, rows)
+        each += [by.unindexed().first(query.where(*hidden), limit) for query in others]
     return _first_of(by, each, limit)
 
 
-def _elsewhere(
+def _blocked_by_index(
     connection: Connection, pair: SagaTables, hindered: ExternalBlockers, rows: Select[Any]
 ) -> list[Select[Any]]:
     """Those of `rows` that are blocked whatever their state, each kind by its own index."""
@@ -241,7 +251,7 @@ def _elsewhere(
     if hindered.overdue is not None:
         late = _forced(pair, rows, "wake_at")
         found.append(late.where(*stuck_filter.by_wake_up(connection, table, hindered)))
-    if hindered.unworked is not None:
+    if hindered.unserved_jobs is not None:
         found.append(rows.join(jobs, true()).where(*stuck_filter.by_job(connection, table, hindered)))
     return found
 
@@ -250,42 +260,42 @@ def _forced(pair: SagaTables, rows: Select[Any], index: str) -> Select[Any]:
     return rows.with_hint(pair.instances, f"FORCE INDEX (ix_{pair.instances.name}_{index})", "mysql")
 
 
-def _each_state(wanted: InstanceFilter) -> list[InstanceFilter]:
-    return [replace(wanted, states=[state]) for state in sorted(set(wanted.states))] or [wanted]
+def _each_state(filters: InstanceFilter) -> list[InstanceFilter]:
+    return [replace(filters, states=[state]) for state in sorted(set(filters.states))] or [filters]
 
 
-def _first_of(by: InstanceOrder, cut: Sequence[Select[Any]], limit: int) -> Select[Any]:
+def _first_of(by: InstanceOrder, queries: Sequence[Select[Any]], limit: int) -> Select[Any]:
     """The first rows of all these queries, which have none in common, and are cut already."""
-    if len(cut) == 1:
-        return cut[0]
-    every = union_all(*(select(query.subquery()) for query in cut)).subquery()
-    return by.on(every).cut(select(every), limit)
+    if len(queries) == 1:
+        return queries[0]
+    every = union_all(*(select(query.subquery()) for query in queries)).subquery()
+    return by.on(every).first(select(every), limit)
 
 
 def _conditions(
-    connection: Connection, pair: SagaTables, saga: str, wanted: InstanceFilter, *, hidden: bool = False
+    connection: Connection, pair: SagaTables, saga: str, filters: InstanceFilter, *, hidden: bool = False
 ) -> list[ColumnElement[bool]]:
     """The conditions for a row. `hidden` is the condition from the planner where it is not to use an index for it."""
 
-    def told(column: Any, hidden: bool = hidden) -> Any:
+    def visible(column: Any, hidden: bool = hidden) -> Any:
         return func.coalesce(column, column) if hidden else column
 
-    table, few = pair.instances.c, hidden or bool(wanted.stuck)  # no planner knows how few those are
-    found: list[ColumnElement[bool]] = [] if pair.saga else [told(table.saga) == saga]
-    if wanted.states:
-        found.append(told(table.state).in_(sorted(set(wanted.states))))
-    if wanted.created_by is not None:
-        found.append(told(table.created_by, few) == wanted.created_by)
-    if wanted.created_after is not None:
-        found.append(told(table.created_at) > wanted.created_after)
-    if wanted.created_before is not None:
-        found.append(told(table.created_at) < wanted.created_before)
-    if wanted.stuck:
+    table, few = pair.instances.c, hidden or bool(filters.stuck)  # no planner knows how few those are
+    found: list[ColumnElement[bool]] = [] if pair.saga else [visible(table.saga) == saga]
+    if filters.states:
+        found.append(visible(table.state).in_(sorted(set(filters.states))))
+    if filters.created_by is not None:
+        found.append(visible(table.created_by, few) == filters.created_by)
+    if filters.created_after is not None:
+        found.append(visible(table.created_at) > filters.created_after)
+    if filters.created_before is not None:
+        found.append(visible(table.created_at) < filters.created_before)
+    if filters.stuck:
         found.extend(stuck_filter.stuck_by_row(table))
-    elif wanted.stuck is not None:
-        found.extend(stuck_filter.moving(connection, table, wanted.hindered))
-    if wanted.prefix:
-        found.extend(begins(connection, told(table[pair.key], few), wanted.prefix))
+    elif filters.stuck is not None:
+        found.extend(stuck_filter.moving(connection, table, filters.blockers))
+    if filters.prefix:
+        found.extend(begins(connection, visible(table[pair.key], few), filters.prefix))
     return found
 
 
@@ -298,7 +308,7 @@ def order(pair: SagaTables, sort: str, after: After | None = None) -> InstanceOr
     return InstanceOrder(pair.instances.c[column], pair.instances.c.id, sort.startswith("-"), after)
 
 
-def _behind(by: InstanceOrder, after: After) -> ColumnElement[bool]:
+def _after(by: InstanceOrder, after: After) -> ColumnElement[bool]:
     column, (value, last) = by.column, after
     if by.descends:
         return and_(column <= value, or_(column < value, by.id < last))

@@ -97,7 +97,7 @@ def values_of(pair: SagaTables, instance: Instance) -> tuple[Any, ...]:
 
 @cache
 def insertion(pair: SagaTables) -> BulkInsert:
-    return BulkInsert(pair.instances, (*pair.unique, *_BEGINNING, *_JSON), key=pair.unique, proof="command_id")
+    return BulkInsert(pair.instances, (*pair.unique, *_BEGINNING, *_JSON), key=pair.unique, marker="command_id")
 
 
 @cache

@@ -54,11 +54,11 @@ __all__ = [
     "movable",
     "next_wake",
     "overdue",
-    "owed",
     "page",
     "rewake",
     "share_lock",
     "sort_value",
+    "to_redispatch",
     "update",
     "versions",
 ]
@@ -240,7 +240,7 @@ async def movable(tx: Transaction, pair: SagaTables, limit: int) -> list[Instanc
     return await instances_of(tx, pair, query.limit(limit).with_for_update(key_share=True))
 
 
-async def owed(
+async def to_redispatch(
     connection: Connection, pair: SagaTables, sagas: Sequence[str], after_id: int, limit: int
 ) -> list[Instance]:
     """Instances without a blocker that have a command in flight, by id from behind `after_id`.
@@ -271,7 +271,9 @@ async def deadlines(
     if here is None:
         return []
     query = selection(pair).where(table.wake_at < NEVER, *here)
-    return await instances_of(connection, pair, InstanceOrder(table.wake_at, table.id, False, after).cut(query, limit))
+    return await instances_of(
+        connection, pair, InstanceOrder(table.wake_at, table.id, False, after).first(query, limit)
+    )
 
 
 async def guard(connection: Connection, pair: SagaTables, ids: Sequence[int]) -> dict[int, Instance]:
@@ -295,7 +297,7 @@ async def page(
     connection: Connection,
     pair: SagaTables,
     saga: str,
-    wanted: InstanceFilter,
+    filters: InstanceFilter,
     sort: str = "-createdAt",
     limit: int = 50,
     after: After | None = None,
@@ -306,7 +308,7 @@ async def page(
     the sort and the id of the last instance seen (see `sort_value`). Raises `Invalid` for an unknown sort.
     """
     found: list[Instance] = []
-    async for query in queries(connection, pair, saga, wanted, order(pair, sort, after), selection(pair), limit):
+    async for query in queries(connection, pair, saga, filters, order(pair, sort, after), selection(pair), limit):
         found = await instances_of(connection, pair, query)
         if len(found) == limit:
             break

@@ -11,7 +11,7 @@ from sqlalchemy import and_, false, func, literal_column, not_, or_, select
 from sqlalchemy.sql import ColumnElement
 
 from orchestrix.persistence.engine import Connection
-from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs, is_waited_for, unworked
+from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs, is_waited_for, without_worker
 from orchestrix.persistence.schema.saga_columns import STUCK
 from orchestrix.persistence.tables import jobs
 from orchestrix.saga.definition import COMPENSATING, TERMINAL
@@ -33,19 +33,19 @@ class ExternalBlockers:
 
     Of those that wait for their worker all in `states`, and all in compensation whose progress names one of
     `steps`; and all with these `ids`. Besides, where those are too many to be named by their ids: all whose wake-up was
-    at `overdue` or before, and all that wait for an `unworked` job.
+    at `overdue` or before, and all that wait for an `unserved_jobs` job.
     """
 
     states: Sequence[str] = ()
     steps: Sequence[str] = ()
     ids: Sequence[int] = ()
     overdue: datetime | None = None
-    unworked: UnservedJobs | None = None
+    unserved_jobs: UnservedJobs | None = None
 
     @property
     def many(self) -> bool:
         """Whether they are too many to be counted."""
-        return self.overdue is not None or self.unworked is not None
+        return self.overdue is not None or self.unserved_jobs is not None
 
 
 NO_BLOCKERS: Final = ExternalBlockers()
@@ -67,8 +67,8 @@ def stuck(connection: Connection, table: Any, hindered: ExternalBlockers) -> lis
     found += [and_(*condition) for condition in in_states(connection, table, hindered)]
     if hindered.ids:
         found.append(connection.dialect.among(table.id, hindered.ids))
-    if hindered.unworked is not None:
-        found.append(_unworked(table, hindered.unworked))
+    if hindered.unserved_jobs is not None:
+        found.append(_waits_for_worker(table, hindered.unserved_jobs))
     return [table.state.not_in(sorted(TERMINAL)), or_(*found)]
 
 
@@ -84,8 +84,8 @@ def moving(connection: Connection, table: Any, hindered: ExternalBlockers) -> li
         found.append(or_(never, not_(connection.dialect.among(table.id, hindered.ids))))
     if hindered.overdue is not None:
         found.append(or_(never, table.wake_at > hindered.overdue))
-    if hindered.unworked is not None:
-        found.append(or_(never, not_(_unworked(table, hindered.unworked))))
+    if hindered.unserved_jobs is not None:
+        found.append(or_(never, not_(_waits_for_worker(table, hindered.unserved_jobs))))
     return found
 
 
@@ -106,23 +106,23 @@ def in_states(connection: Connection, table: Any, hindered: ExternalBlockers) ->
 
 def by_id(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
     """That a row is blocked by its id, and is none of those `in_states`."""
-    return [connection.dialect.among(table.id, hindered.ids), *_elsewhere(table, hindered)]
+    return [connection.dialect.among(table.id, hindered.ids), *_blocked_by_index(table, hindered)]
 
 
 def by_wake_up(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
     """That it is by its wake-up, and not by its id, or as one of those `in_states`."""
-    return [_late(table, hindered), *_elsewhere(table, hindered), *_unnamed(connection, table, hindered)]
+    return [_late(table, hindered), *_blocked_by_index(table, hindered), *_unnamed(connection, table, hindered)]
 
 
 def by_job(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
     """That it is by its job, beside which the row stands, and by nothing else."""
-    assert hindered.unworked is not None, "there are such jobs"
-    found = [is_waited_for(table), *unworked(hindered.unworked), *_unnamed(connection, table, hindered)]
+    assert hindered.unserved_jobs is not None, "there are such jobs"
+    found = [is_waited_for(table), *without_worker(hindered.unserved_jobs), *_unnamed(connection, table, hindered)]
     in_time = func.coalesce(table.wake_at, table.wake_at)  # no index of it is to be used: the jobs are fewer
     return [*found, in_time > hindered.overdue] if hindered.overdue is not None else found
 
 
-def _elsewhere(table: Any, hindered: ExternalBlockers) -> list[Condition]:
+def _blocked_by_index(table: Any, hindered: ExternalBlockers) -> list[Condition]:
     states = [*hindered.states, *([COMPENSATING] if hindered.steps else [])]
     found = [table.blocker.is_(None), table.wake_reason.in_(NORMAL_WAIT_REASONS)]
     return (
@@ -141,5 +141,5 @@ def _late(table: Any, hindered: ExternalBlockers) -> Condition:
     return late
 
 
-def _unworked(table: Any, which: UnservedJobs) -> Condition:
-    return select(jobs.c.id).where(is_waited_for(table), *unworked(which)).exists()
+def _waits_for_worker(table: Any, which: UnservedJobs) -> Condition:
+    return select(jobs.c.id).where(is_waited_for(table), *without_worker(which)).exists()

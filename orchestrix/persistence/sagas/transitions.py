@@ -36,4 +36,4 @@ async def write(
     messages = [row for one in owed for row in outbox.additions(tx, one.rows, one.claimed_by, one.lease_s)[1]]
     inserts = [part for part in (history.additions(pair, changes), (outbox.INSERT, messages)) if part[1]]
     update = instances.changes(pair, changed) if changed else None
-    return await tx.dialect.together(tx, update, inserts) if update or inserts else set()
+    return await tx.dialect.update_and_insert(tx, update, inserts) if update or inserts else set()

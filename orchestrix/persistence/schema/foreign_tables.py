@@ -27,7 +27,7 @@ def refuse_revisions(found: Sequence[object]) -> None:
 def refuse_version_table(connection: Connection) -> None:
     """Raises `ConfigError` if the version table has no revisions in it: another program keeps something else there."""
     found = inspect(connection)
-    name = _standing(found, [VERSION_TABLE]).get(VERSION_TABLE)
+    name = _existing(found, [VERSION_TABLE]).get(VERSION_TABLE)
     if name is not None and _REVISION not in _columns(found, name):
         raise _refusal([VERSION_TABLE])
 
@@ -42,15 +42,15 @@ def refuse(connection: Connection, revision: str | None, made: Callable[[], Mapp
     from orchestrix.persistence.tables import metadata
 
     found = inspect(connection)
-    standing = _standing(found, metadata.tables)
-    if len(standing) == (0 if revision is None else len(metadata.tables)):
+    existing = _existing(found, metadata.tables)
+    if len(existing) == (0 if revision is None else len(metadata.tables)):
         return
     revisions = made()
     if revision is not None and revision not in revisions:
         return  # ahead of this version, which the upgrade says itself
     expected = revisions[revision] if revision is not None else {}
-    foreign = set(_foreign(found, standing, revisions.values()))
-    if expected and expected.keys().isdisjoint(standing.keys() - foreign):
+    foreign = set(_foreign(found, existing, revisions.values()))
+    if expected and expected.keys().isdisjoint(existing.keys() - foreign):
         foreign.add(VERSION_TABLE)
     else:
         foreign -= expected.keys()  # ours, though somebody may have changed them by hand
@@ -63,15 +63,15 @@ def columns_of(found: Inspector) -> Tables:
     return {name: _columns(found, name) for name in found.get_table_names()}
 
 
-def _foreign(found: Inspector, standing: Mapping[str, str], revisions: Iterable[Tables]) -> Iterable[str]:
+def _foreign(found: Inspector, existing: Mapping[str, str], revisions: Iterable[Tables]) -> Iterable[str]:
     """Which of the tables lack a column that ours had from the first."""
     first: dict[str, frozenset[str]] = {}
     for tables in revisions:
         first = {**tables, **first}
-    return (name for name, here in standing.items() if not first[name] <= _columns(found, here))
+    return (name for name, here in existing.items() if not first[name] <= _columns(found, here))
 
 
-def _standing(found: Inspector, ours: Iterable[str]) -> dict[str, str]:
+def _existing(found: Inspector, ours: Iterable[str]) -> dict[str, str]:
     """Which of our names are taken, each with the name as it is written there. A view takes a name as well."""
     names = [*found.get_table_names(), *found.get_view_names(), *_stored_views(found)]
     fold = str.lower if found.dialect.name == "sqlite" else str  # where names differ by more than the case of letters
@@ -88,10 +88,10 @@ def _columns(found: Inspector, table: str) -> frozenset[str]:
 
 
 def _refusal(names: Sequence[str]) -> ConfigError:
-    said = f"tables of another program use Orchestrix's names: {', '.join(names)}"
+    text = f"tables of another program use Orchestrix's names: {', '.join(names)}"
     if len(names) == 1:
-        said = f"the table {names[0]} belongs to another program but has one of Orchestrix's names"
+        text = f"the table {names[0]} belongs to another program but has one of Orchestrix's names"
     return ConfigError(
-        f"{said}; nothing was changed. Use another database in ORCHESTRIX_DATABASE_URL"
+        f"{text}; nothing was changed. Use another database in ORCHESTRIX_DATABASE_URL"
         " (in PostgreSQL another schema will do, by the search_path of the user)"
     )

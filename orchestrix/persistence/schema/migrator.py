@@ -52,7 +52,7 @@ def differences(connection: Connection) -> list[str]:
 
     options = {"compare_type": True, "include_object": partial(_expected, connection.dialect.name)}
     context = MigrationContext.configure(connection, opts=options)
-    found = [sentence for one in compare_metadata(context, metadata) for sentence in _told(one)]
+    found = [sentence for one in compare_metadata(context, metadata) for sentence in _described(one)]
     return [*found, *collations.differences(connection)]
 
 
@@ -61,11 +61,11 @@ def _expected(database: str, item: SchemaItem, *_: object) -> bool:
     return item.info.get("not_on") != database
 
 
-def _told(found: Any) -> Iterator[str]:
+def _described(found: Any) -> Iterator[str]:
     """Alembic gives changes of one column as a list, and all else as a tuple of what it would do and to what."""
     if isinstance(found, list):
         for one in found:
-            yield from _told(one)
+            yield from _described(one)
         return
     action, _, kind = str(found[0]).partition("_")
     if action == "modify":

@@ -57,7 +57,7 @@ def stuck(table: str, *columns: str) -> Index:
     return Index(f"ix_{table}_stuck", *columns, postgresql_where=few, sqlite_where=few, info={"not_on": "mysql"})
 
 
-def hindered(table: str) -> Index:
+def blockers(table: str) -> Index:
     """The few whose hindrance is recorded. MySQL has no such indexes."""
     few = text(HINDERED)
     return Index(f"ix_{table}_hindered", "id", postgresql_where=few, sqlite_where=few, info={"not_on": "mysql"})

@@ -62,7 +62,7 @@ class InvalidActionError(InvalidDataError):
         super().__init__([{"loc": (field,), "msg": message}])
 
 
-def act(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def act(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     """What `ask` does to `instance`; without history where it is in effect already.
 
     Raises `ActionNotAllowed`, and `InvalidDataError` for an output, a patch or a time that cannot be.
@@ -71,7 +71,7 @@ def act(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInpu
         if ask.verb in _idle(instance) and not ask.patch:
             return ActionResult(instance)
         raise ActionNotAllowed(_refusal(instance, ask.verb), allowed(saga, instance))
-    return _ACTS[ask.verb](saga, instance, ask, tick)
+    return _ACTS[ask.verb](saga, instance, ask, inputs)
 
 
 def allowed(saga: Saga, instance: Instance) -> tuple[SagaAction, ...]:
@@ -154,8 +154,8 @@ def _refusal(instance: Instance, verb: SagaAction) -> str:
     return f"cannot {verb.value}: saga {instance.id} is {already}{instance.state}{held}"
 
 
-def _row(saga: Saga, instance: Instance, ask: ActionRequest, target: str, tick: TransitionInputs) -> StateChange:
-    return change(instance, target, ask.cause(step_at_work(saga, instance)), tick.now)
+def _row(saga: Saga, instance: Instance, ask: ActionRequest, target: str, inputs: TransitionInputs) -> StateChange:
+    return change(instance, target, ask.cause(step_at_work(saga, instance)), inputs.now)
 
 
 def _acted(moved: SagaTransition, before: Instance | None = None) -> ActionResult:
@@ -163,41 +163,43 @@ def _acted(moved: SagaTransition, before: Instance | None = None) -> ActionResul
     return ActionResult(moved.instance, moved.history, moved.command, withdrawn, moved.instance.progress.todo)
 
 
-def _stay(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> tuple[Instance, StateChange]:
-    row = _row(saga, instance, ask, instance.state, tick)
+def _same_state(
+    saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs
+) -> tuple[Instance, StateChange]:
+    row = _row(saga, instance, ask, instance.state, inputs)
     return move(saga, instance, instance.state, row), row
 
 
-def _retry(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def _retry(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     if ask.patch:
         instance = replace(instance, data=_patched(saga, instance, ask.patch))
     if instance.state == FAILED:
-        return _acted(_run_again(saga, instance, ask, tick), instance)
+        return _acted(_run_again(saga, instance, ask, inputs), instance)
     if instance.blocker == UNDO_FAILED:
-        return _acted(_undo_again(saga, instance, ask, tick))
+        return _acted(_undo_again(saga, instance, ask, inputs))
     if instance.blocker == HELD:
-        return _acted(_held_again(saga, instance, ask, tick))
+        return _acted(_held_again(saga, instance, ask, inputs))
     here = out(saga, instance)
     assert here is not None, "only a pending command can be retried"
-    same, row = _stay(saga, instance, ask, tick)
-    now = armed(replace(same, blocker=None), here.reason, here.wait, tick.now)
+    same, row = _same_state(saga, instance, ask, inputs)
+    now = armed(replace(same, blocker=None), here.reason, here.wait, inputs.now)
     return _acted(sending(saga, now, [row]))
 
 
-def _held_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
+def _held_again(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> SagaTransition:
     """A new attempt of the held step, with all the tries of its policy. Whether earlier ones had effects stays
     unknown."""
-    same, row = _stay(saga, instance, ask, tick)
+    same, row = _same_state(saga, instance, ask, inputs)
     here = out(saga, instance)
     assert here is not None, "only a step can be held"
     former = (instance.command_id,) if instance.command_id else ()
-    fresh = unfrozen(progressed(same, sent=(*instance.progress.sent, *former)), tick.now)
-    fresh = replace(fresh, blocker=None, command_id=tick.command_id, attempt=instance.attempt + 1, tries=1)
-    return sending(saga, armed(fresh, here.reason, here.wait, tick.now), [row])
+    fresh = unfrozen(progressed(same, sent=(*instance.progress.sent, *former)), inputs.now)
+    fresh = replace(fresh, blocker=None, command_id=inputs.command_id, attempt=instance.attempt + 1, tries=1)
+    return sending(saga, armed(fresh, here.reason, here.wait, inputs.now), [row])
 
 
-def _run_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
-    row = _row(saga, instance, ask, saga.initial, tick)
+def _run_again(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> SagaTransition:
+    row = _row(saga, instance, ask, saga.initial, inputs)
     before = instance.progress
     unfinished = (*before.left, *(name for name in before.todo if name not in before.left))
     run, runs = next_run(instance, unfinished)
@@ -210,30 +212,30 @@ def _run_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: Transit
         runs=runs,
         named=before.named,
     )
-    deadline = tick.now + saga.timeout if saga.timeout is not None else None
+    deadline = inputs.now + saga.timeout if saga.timeout is not None else None
     begun = replace(move(saga, instance, saga.initial, row), progress=kept, deadline_at=deadline)
-    return sending(saga, issued(saga, begun, tick), [row])
+    return sending(saga, issued(saga, begun, inputs), [row])
 
 
-def _undo_again(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> SagaTransition:
-    row = _row(saga, instance, ask, COMPENSATING, tick)
+def _undo_again(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> SagaTransition:
+    row = _row(saga, instance, ask, COMPENSATING, inputs)
     here = out(saga, instance)
     assert here is not None, "a failed undo has a pending command"
     attempts = {**instance.progress.attempts, here.key: instance.attempt}
     back = progressed(move(saga, instance, COMPENSATING, row), attempts=attempts)
-    return sending(saga, issued(saga, replace(back, blocker=None), tick), [row])
+    return sending(saga, issued(saga, replace(back, blocker=None), inputs), [row])
 
 
-def _skip(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def _skip(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     why = ask.cause(step_at_work(saga, instance))
     if instance.blocker == UNDO_FAILED:
         if ask.output:
             raise InvalidActionError("output", "must be left out where an undo is skipped: an undo has no output")
-        return _acted(compensation.undone(saga, instance, tick, skipped=why), instance)
+        return _acted(compensation.undone(saga, instance, inputs, skipped=why), instance)
     step = saga.step_in(instance.state)
     assert step is not None, "skip needs a pending step"
     try:
-        moved = succeed(saga, instance, step, ask.output or {}, tick, why)
+        moved = succeed(saga, instance, step, ask.output or {}, inputs, why)
     except InvalidDataError as refused:
         raise InvalidDataError([{**error, "loc": ("output", *error["loc"])} for error in refused.errors]) from refused
     except ValueError as refused:
@@ -241,12 +243,12 @@ def _skip(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionIn
     return _acted(moved, instance)
 
 
-def _edit(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def _edit(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     data = _patched(saga, instance, ask.patch or {})
     if data == instance.data:
         return ActionResult(instance)
-    same, row = _stay(saga, instance, ask, tick)
-    edited = _reissued(saga, replace(same, data=data), tick)
+    same, row = _same_state(saga, instance, ask, inputs)
+    edited = _reissued(saga, replace(same, data=data), inputs)
     return ActionResult(edited, (replace(row, command_id=edited.command_id),))
 
 
@@ -257,24 +259,24 @@ def _patched(saga: Saga, instance: Instance, patch: Mapping[str, Any]) -> dict[s
     return saga.check(merged(instance.data, patch))
 
 
-def _reissued(saga: Saga, instance: Instance, tick: TransitionInputs) -> Instance:
+def _reissued(saga: Saga, instance: Instance, inputs: TransitionInputs) -> Instance:
     """`instance`, paused, with a new attempt if the pending one may have been sent: a message never changes."""
     if instance.blocker != PAUSED or not compensation.in_flight(instance) or command_for(saga, instance) is None:
         return instance
     former = (instance.command_id,) if instance.command_id else ()
     earlier = progressed(instance, sent=(*instance.progress.sent, *former), unanswered=True)
-    return replace(earlier, command_id=tick.command_id, attempt=instance.attempt + 1)
+    return replace(earlier, command_id=inputs.command_id, attempt=instance.attempt + 1)
 
 
-def _pause(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
-    same, row = _stay(saga, instance, ask, tick)
+def _pause(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
+    same, row = _same_state(saga, instance, ask, inputs)
     reason = instance.wake_reason if instance.wake_reason in (RETRY, JOB) else DEADLINE
     if instance.given is not None:
         reason = DEADLINE
-    rest = min(_until(instance.given or instance.wake_at, tick) or timedelta(0), _LONGEST_REST)
-    run = _until(instance.deadline_at, tick)
+    rest = min(_until(instance.given or instance.wake_at, inputs) or timedelta(0), _LONGEST_REST)
+    run = _until(instance.deadline_at, inputs)
     same = progressed(replace(same, blocker=PAUSED), run_ms=None if run is None else milliseconds(run), until=None)
-    held = armed(same, reason, rest, tick.now)
+    held = armed(same, reason, rest, inputs.now)
     withdrawn = instance.command_id if instance.progress.awaited is None else None
     return ActionResult(held, (row,), None, withdrawn, held.progress.todo)
 
@@ -283,14 +285,14 @@ _LONGEST_REST: Final = timedelta(days=36500)
 """What a pause stores for a deadline that was cancelled: longer than any step's time."""
 
 
-def _until(at: datetime | None, tick: TransitionInputs) -> timedelta | None:
-    return None if at is None else max(timedelta(0), at - tick.now)
+def _until(at: datetime | None, inputs: TransitionInputs) -> timedelta | None:
+    return None if at is None else max(timedelta(0), at - inputs.now)
 
 
-def _freed(saga: Saga, instance: Instance, reason: str, tick: TransitionInputs) -> Instance:
+def _freed(saga: Saga, instance: Instance, reason: str, inputs: TransitionInputs) -> Instance:
     """`instance` without its pause, which does not count as its time."""
     rest = timedelta(milliseconds=instance.wait_ms)
-    free = unfrozen(progressed(replace(instance, blocker=None), resume=None, held=None), tick.now)
+    free = unfrozen(progressed(replace(instance, blocker=None), resume=None, held=None), inputs.now)
     here = out(saga, free)
     if here is not None and reason != RETRY and not rest:  # it was late before the pause: not the attempt's fault
         rest = here.wait
@@ -298,51 +300,51 @@ def _freed(saga: Saga, instance: Instance, reason: str, tick: TransitionInputs) 
         reason = here.reason
     reason = reason if reason in (RETRY, JOB) else DEADLINE
     if reason == DEADLINE and job_at_work(saga, free) is not None:
-        return given(free, tick.now + rest if rest < _LONGEST_REST else None, tick.now)
-    free = armed(free, reason, rest, tick.now)
+        return given(free, inputs.now + rest if rest < _LONGEST_REST else None, inputs.now)
+    free = armed(free, reason, rest, inputs.now)
     return free if rest < _LONGEST_REST else replace(free, wake_at=NEVER)
 
 
-def _resume(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def _resume(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     if instance.blocker == HELD:
-        return _acted(_held_again(saga, instance, ask, tick))
+        return _acted(_held_again(saga, instance, ask, inputs))
     if instance.blocker == CLONED and instance.state == COMPENSATION_FAILED:
-        same, row = _stay(saga, instance, ask, tick)
+        same, row = _same_state(saga, instance, ask, inputs)
         return ActionResult(replace(same, blocker=UNDO_FAILED), (row,))
     instance = clone.resumed_clone(saga, instance) if instance.blocker == CLONED else instance
-    same, row = _stay(saga, instance, ask, tick)
+    same, row = _same_state(saga, instance, ask, inputs)
     reason, held = instance.progress.resume or DEADLINE, instance.progress.held
-    free = _freed(saga, same, reason, tick)
+    free = _freed(saga, same, reason, inputs)
     if held is not None:
-        judged = fail(saga, free, Failure.from_json(held), tick)
+        judged = fail(saga, free, Failure.from_json(held), inputs)
         return _acted(replace(judged, history=(row, *judged.history)))
     moved = sending(saga, free if reason in (RETRY, UNSENT) else doubted(free), [row])
     return _acted(moved if reason != RETRY else replace(moved, command=None))
 
 
-def _cancel(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def _cancel(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     if instance.state not in saga.path:  # a clone that is being compensated goes on with that
-        return _resume(saga, instance, ask, tick)
+        return _resume(saga, instance, ask, inputs)
     flying = compensation.in_flight(instance) and command_for(saga, instance) is not None
     waits = flying and instance.blocker != UNSENDABLE
-    why, doubtful = ask.cause(step_at_work(saga, instance)), compensation.in_doubt(instance)
-    moved = compensation.begin(saga, instance, why, tick, current=doubtful, awaited=waits)
+    why, unsure = ask.cause(step_at_work(saga, instance)), compensation.in_doubt(instance)
+    moved = compensation.begin(saga, instance, why, inputs, current=unsure, awaited=waits)
     if (awaited := moved.instance.progress.awaited) is None:
         return _acted(moved, instance)
     coming = compensation.with_undo(saga, [awaited, *moved.instance.progress.todo])
     return replace(_acted(moved, instance), undo=coming)
 
 
-def _terminate(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def _terminate(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     current = compensation.in_doubt(instance) or compensation.in_flight(instance)
     names = [step.name for step in compensation.possible_effects(saga, instance, current=current)]
     left = compensation.with_undo(saga, [*names, instance.progress.awaited or ""])
     why = ask.cause(step_at_work(saga, instance))
-    moved = compensation.end(saga, instance, why, tick, left_behind=left, forced=True)
+    moved = compensation.end(saga, instance, why, inputs, left_behind=left, forced=True)
     return replace(_acted(moved, instance), undo=())
 
 
-def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     before = instance.given
     if instance.wake_reason == JOB and ask.at is None and before is None:
         raise ActionNotAllowed(
@@ -350,39 +352,39 @@ def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: Tran
         )
     if before is None and instance.wake_reason != JOB:  # else that is the time of the next poll, not a deadline
         before = instance.wake_at
-    at = ask.at if ask.at is not None else _extended(before, ask.extend_by or timedelta(0), tick)
-    if not tick.now <= at < NEVER:
+    at = ask.at if ask.at is not None else _extended(before, ask.extend_by or timedelta(0), inputs)
+    if not inputs.now <= at < NEVER:
         raise InvalidActionError("at" if ask.at is not None else "extendBy", "must be in the future and before 9999")
     if at == before:
         return ActionResult(instance)
-    same, row = _stay(saga, instance, ask, tick)
+    same, row = _same_state(saga, instance, ask, inputs)
     limit = max(at, instance.deadline_at) if instance.deadline_at is not None else None
     if job_at_work(saga, same) is not None:
-        return ActionResult(given(replace(same, deadline_at=limit), at, tick.now), (row,))
+        return ActionResult(given(replace(same, deadline_at=limit), at, inputs.now), (row,))
     # A deadline set by a person has no length and no time of sending; a retry waits as long as its policy says.
-    wait_ms = milliseconds(at - tick.now) if same.wake_reason == RETRY else 0
+    wait_ms = milliseconds(at - inputs.now) if same.wake_reason == RETRY else 0
     return ActionResult(replace(same, wake_at=at, wait_ms=wait_ms, deadline_at=limit), (row,))
 
 
-def _extended(at: datetime | None, by: timedelta, tick: TransitionInputs) -> datetime:
+def _extended(at: datetime | None, by: timedelta, inputs: TransitionInputs) -> datetime:
     """A deadline that is overdue, or was cancelled, is extended from now."""
     try:
-        return (at if at is not None and tick.now < at < NEVER else tick.now) + by
+        return (at if at is not None and inputs.now < at < NEVER else inputs.now) + by
     except OverflowError:
         return NEVER
 
 
-def _cancel_deadline(saga: Saga, instance: Instance, ask: ActionRequest, tick: TransitionInputs) -> ActionResult:
+def _cancel_deadline(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     if instance.wake_reason == RETRY:
         raise ActionNotAllowed(
             "it is waiting for a retry, which has no deadline: pause the saga to hold it", allowed(saga, instance)
         )
     if instance.wake_at == NEVER or (instance.wake_reason == JOB and instance.limit is None):
         return ActionResult(instance)
-    same, row = _stay(saga, instance, ask, tick)
+    same, row = _same_state(saga, instance, ask, inputs)
     free = replace(same, deadline_at=None)
     if job_at_work(saga, free) is not None:
-        return ActionResult(given(free, None, tick.now), (row,))
+        return ActionResult(given(free, None, inputs.now), (row,))
     return ActionResult(replace(free, wake_at=NEVER), (row,))
 
 

@@ -26,7 +26,7 @@ class ArgumentKind:
     example: Callable[[object], str]
 
 
-def complaint(call: str, name: str, value: object, kind: ArgumentKind) -> str | None:
+def type_problem(call: str, name: str, value: object, kind: ArgumentKind) -> str | None:
     """A sentence if `value` is not what the parameter `name` of `call` takes; `call` ends where its parameters
     begin."""
     if kind.fits(value):
@@ -37,7 +37,7 @@ def complaint(call: str, name: str, value: object, kind: ArgumentKind) -> str | 
 def demand(made: object, **kinds: ArgumentKind) -> None:
     """Raises `DefinitionError` for the first of these fields of `made` that is not of its kind."""
     for name, kind in kinds.items():
-        if (wrong := complaint(_call(made, name), name, getattr(made, name), kind)) is not None:
+        if (wrong := type_problem(_call(made, name), name, getattr(made, name), kind)) is not None:
             raise DefinitionError(wrong)
 
 
@@ -108,7 +108,7 @@ def _whole_meant(value: object) -> str:
     return meant if meant is not None and meant.isdigit() else "3"
 
 
-def _text_meant(value: object) -> str:
+def _expected_text(value: object) -> str:
     if isinstance(value, BaseException):
         return "str(error)"
     return '"…"' if (meant := _meant(value)) is None else f'"{meant}"'
@@ -127,7 +127,7 @@ def span_of(seconds: str) -> str:
     return f"timedelta(seconds={seconds})"
 
 
-TEXT: Final = ArgumentKind(lambda value: isinstance(value, str), "a string", _text_meant)
+TEXT: Final = ArgumentKind(lambda value: isinstance(value, str), "a string", _expected_text)
 TEXTS: Final = ArgumentKind(
     _texts, "a tuple of strings", lambda value: f"({brief(value)},)" if isinstance(value, str) else '("…",)'
 )

@@ -21,9 +21,9 @@ _STOPPED: Final = {
 }
 
 
-def stopped(said: str) -> str | None:
+def stopped(text: str) -> str | None:
     """The place, and what is wrong there, from the error text of Python's JSON parser; None for any other text."""
-    stop = _AT.fullmatch(said)
+    stop = _AT.fullmatch(text)
     if stop is None:
         return None
     why = next((ours for begin, ours in _STOPPED.items() if stop["what"].startswith(begin)), "invalid JSON")

@@ -39,16 +39,16 @@ _INSTEAD: Final[tuple[tuple[type[Any] | tuple[type[Any], ...], str], ...]] = (
 )
 
 
-def flaw(value: Mapping[Any, Any]) -> str | None:
+def json_problem(value: Mapping[Any, Any]) -> str | None:
     """A sentence about the first part of `value` that is not JSON, with its place, its type and the remedy.
 
     None if all of it is. A sentence begins with the place, such as `['items'][2]['at']`.
     """
-    place, wrong = next(_flaws(value, "", ()), ("", None))
+    place, wrong = next(_problems(value, "", ()), ("", None))
     return None if wrong is None else f"{place or 'it'} {wrong}"
 
 
-def _flaws(value: Any, place: str, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+def _problems(value: Any, place: str, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
     """Each place and what is wrong there; `above` are the ids of the containers around it."""
     if value is None or isinstance(value, bool):
         return
@@ -77,11 +77,11 @@ def _inside(value: Any, place: str, above: tuple[int, ...]) -> Iterator[tuple[st
     path = (*above, id(value))
     if not isinstance(value, Mapping):
         for number, part in enumerate(value):
-            yield from _flaws(part, f"{place}[{number}]", path)
+            yield from _problems(part, f"{place}[{number}]", path)
         return
     for key, part in value.items():
         yield from _key(key, place)
-        yield from _flaws(part, f"{place}[{brief(key)}]", path)
+        yield from _problems(part, f"{place}[{brief(key)}]", path)
 
 
 def _key(key: object, place: str) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError, PydanticUndefined
 _NO_JSON = (PydanticSerializationError, UnicodeError, TypeError, ValueError)
 
 
-def unkept(model: type[BaseModel]) -> str | None:
+def unsupported_default(model: type[BaseModel]) -> str | None:
     """A sentence about the first default, also one of a nested model, that would reach a handler as another value.
 
     None if there is none. A default from a factory is checked when it is made.

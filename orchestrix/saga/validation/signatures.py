@@ -39,7 +39,7 @@ def called_as(
             try:
                 return function(*args, **named)
             except TypeError:
-                wrong = _misfit(taken, args[own:], named)
+                wrong = _mismatch(taken, args[own:], named)
                 if wrong is None:
                     raise
             raise refusal(f"{_shown(name or function.__name__, args[own:], named)}: {wrong}: write {example}")
@@ -60,12 +60,12 @@ def made_as(example: str, refusal: Callable[[str], Exception] = DefinitionError)
     return decorate
 
 
-def _misfit(taken: inspect.Signature, args: Sequence[object], named: Mapping[str, object]) -> str | None:
+def _mismatch(taken: inspect.Signature, args: Sequence[object], named: Mapping[str, object]) -> str | None:
     """What is wrong with the arguments; None if the function takes them."""
     try:
         taken.bind(*args, **named)
     except TypeError:
-        found = _unknown(taken, named) or _too_many(taken, args) or _twice(taken, args, named)
+        found = _unknown(taken, named) or _too_many(taken, args) or _repeated(taken, args, named)
         return found or _missing(taken, args, named)
     return None
 
@@ -87,7 +87,7 @@ def _too_many(taken: inspect.Signature, args: Sequence[object]) -> str | None:
     return f"it takes {counted} without a name, not {len(args)}"
 
 
-def _twice(taken: inspect.Signature, args: Sequence[object], named: Mapping[str, object]) -> str | None:
+def _repeated(taken: inspect.Signature, args: Sequence[object], named: Mapping[str, object]) -> str | None:
     both = [name for name, _ in zip(taken.parameters, args, strict=False) if name in named]
     return f"{both[0]} was given more than once" if both else None
 

@@ -75,20 +75,20 @@ def check_maps(olds: Sequence[Saga], new: Saga, maps: NameMapping) -> None:
 
 
 def migrated(
-    route: MigrationRoute, instance: Instance, tick: TransitionInputs, *, actor: str, held_events: bool = False
+    route: MigrationRoute, instance: Instance, inputs: TransitionInputs, *, actor: str, held_events: bool = False
 ) -> SagaTransition | MigrationRefusal:
     """`instance` as one of the new version, or why it stays as it is.
 
     Its wake-up stays. The command that waits to be sent is replaced by that of the new version.
     """
-    refused = _barred(instance, held_events) or next(_astray(route, instance), None) or _unfit(route, instance)
+    refused = _barred(instance, held_events) or next(_unmapped(route, instance), None) or _data_problem(route, instance)
     if refused is not None:
         return MigrationRefusal(refused[:MAX_REASON])
     if _in_hand(instance):
         return MigrationRefusal(
-            f"{_told(route.old, instance)} was sent and may be running: --wait waits until it has ended", out=True
+            f"{_describe(route.old, instance)} was sent and may be running: --wait waits until it has ended", out=True
         )
-    return _moved(route, instance, tick, actor)
+    return _moved(route, instance, inputs, actor)
 
 
 def marked(instance: Instance, until: datetime | None) -> Instance:
@@ -149,14 +149,14 @@ def _barred(instance: Instance, held_events: bool) -> str | None:
     return None
 
 
-def _astray(route: MigrationRoute, instance: Instance) -> Iterator[str]:
+def _unmapped(route: MigrationRoute, instance: Instance) -> Iterator[str]:
     """What of it the new version lacks, or gives another meaning."""
     if instance.state in route.old.path:
         yield from _no_state(route, instance)
         yield from _done_again(route, instance)
     else:
-        yield from _no_way_back(route, instance)
-    for step in _owed(route.old, instance):
+        yield from _lost_compensations(route, instance)
+    for step in _possible_undos(route.old, instance):
         yield from _other_undo(route, step)
     yield from _one_key(route, instance)
 
@@ -186,7 +186,7 @@ def _done_again(route: MigrationRoute, instance: Instance) -> Iterator[str]:
             yield f"step {step.name} has run, but version {route.new.version} would run {there.name} after this state"
 
 
-def _no_way_back(route: MigrationRoute, instance: Instance) -> Iterator[str]:
+def _lost_compensations(route: MigrationRoute, instance: Instance) -> Iterator[str]:
     for name in sorted(_undoing(instance.progress)):
         if route.step(name) is None:
             place = f"step {name} does not exist in version {route.new.version}"
@@ -231,7 +231,7 @@ def _one_key(route: MigrationRoute, instance: Instance) -> Iterator[str]:
         taken[first] = name
 
 
-def _unfit(route: MigrationRoute, instance: Instance) -> str | None:
+def _data_problem(route: MigrationRoute, instance: Instance) -> str | None:
     """Why the new version rejects its data, where the old one accepts them."""
     try:
         route.new.read(instance.data)
@@ -262,7 +262,7 @@ def _never_sent(instance: Instance) -> bool:
     return _fresh(instance) and instance.attempt == 1
 
 
-def _told(saga: Saga, instance: Instance) -> str:
+def _describe(saga: Saga, instance: Instance) -> str:
     here = out(saga, instance)
     if here is None:
         return f"step {instance.progress.awaited}"
@@ -280,7 +280,7 @@ def _passed(saga: Saga, instance: Instance) -> list[Step]:
     return [step for step in saga.steps if saga.position(step.state) < here < len(saga.path) and step.name not in over]
 
 
-def _owed(saga: Saga, instance: Instance) -> list[Step]:
+def _possible_undos(saga: Saga, instance: Instance) -> list[Step]:
     """The steps whose effects may have to be undone."""
     awaited = saga.step(instance.progress.awaited or "")
     found = possible_effects(saga, instance, current=not _never_sent(instance))
@@ -309,7 +309,7 @@ def _named(route: MigrationRoute, instance: Instance) -> dict[str, str]:
     return {name: first for name, first in pairs if name is not None and name != first}
 
 
-def _moved(route: MigrationRoute, instance: Instance, tick: TransitionInputs, actor: str) -> SagaTransition:
+def _moved(route: MigrationRoute, instance: Instance, inputs: TransitionInputs, actor: str) -> SagaTransition:
     target = route.state(instance.state) if instance.state in route.old.path else instance.state
     assert target is not None, "what has no place was refused"
     fresh = _fresh(instance)
@@ -317,13 +317,13 @@ def _moved(route: MigrationRoute, instance: Instance, tick: TransitionInputs, ac
         instance,
         state=target,
         version=instance.version + 1,
-        updated_at=tick.now,
+        updated_at=inputs.now,
         definition_version=route.new.version,
-        command_id=tick.command_id if fresh else instance.command_id,
+        command_id=inputs.command_id if fresh else instance.command_id,
         progress=_mapped(route, instance),
     )
-    if (due := migration_due(instance, tick.now)) is not None:
-        after = replace(after, wake_at=max(due, tick.now))
+    if (due := migration_due(instance, inputs.now)) is not None:
+        after = replace(after, wake_at=max(due, inputs.now))
     here = out(route.new, after)
     if fresh and here is not None:
         after = replace(after, attempt=max(after.attempt, after.progress.attempts.get(here.key, 0) + 1))
@@ -336,7 +336,7 @@ def _moved(route: MigrationRoute, instance: Instance, tick: TransitionInputs, ac
         correlation_id=instance.correlation_id,
         caused_by=None,
         command_id=after.command_id,
-        at=tick.now,
+        at=inputs.now,
         kind=MIGRATED,
     )
     return SagaTransition(after, (row,), None)
@@ -364,12 +364,12 @@ def _mapped(route: MigrationRoute, instance: Instance) -> InstanceProgress:
         awaited=route.step(before.awaited) if before.awaited is not None else None,
         runs={found: runs for name, runs in before.runs.items() if (found := route.step(name)) is not None},
         named=_named(route, instance),
-        passed_over=_passed_over(route, instance),
+        passed_over=_skipped_steps(route, instance),
         migration=None,
     )
 
 
-def _passed_over(route: MigrationRoute, instance: Instance) -> tuple[str, ...]:
+def _skipped_steps(route: MigrationRoute, instance: Instance) -> tuple[str, ...]:
     """The steps of the new version that the instance skips: what has not run is not undone."""
     if instance.state not in route.old.path:
         return tuple(found for name in instance.progress.passed_over if (found := route.step(name)) is not None)

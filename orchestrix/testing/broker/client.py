@@ -31,14 +31,14 @@ _ANSWER_TIMEOUT_S: Final = 20.0
 
 
 class MemoryBroker:
-    """`port.Broker` of one process. Create it in the process that it belongs to; `sever` is called when that process is
-    killed."""
+    """`port.Broker` of one process. Create it in the process that it belongs to; `disconnect` is called when that
+    process is killed."""
 
     def __init__(self, server: MemoryServer, *, topology: WantedTopology | None = None) -> None:
         self.state = LinkState.DOWN
         self.generation = 0
         self.blocked: str | None = None
-        self.trouble: str | None = "not connected to the broker yet"
+        self.problem: str | None = "not connected to the broker yet"
         self.mismatch: str | None = None
         self._server = server
         self._topology = topology
@@ -52,7 +52,7 @@ class MemoryBroker:
         self._calls: dict[asyncio.Future[None], None] = {}
         self._consumers: list[MemoryConsumer] = []
         self._task: asyncio.Task[None] | None = None
-        self._barred_until = 0.0
+        self._refused_until = 0.0
 
     # The port's methods.
 
@@ -66,7 +66,7 @@ class MemoryBroker:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="memory broker")
 
-    async def wait_up(self, timeout: float | None = None) -> bool:
+    async def wait_connected(self, timeout: float | None = None) -> bool:
         try:
             async with asyncio.timeout(timeout):
                 await self._up.wait()
@@ -93,7 +93,7 @@ class MemoryBroker:
                 await self._free.wait()
                 session = self._session
                 if session is None or self.state is not LinkState.UP:
-                    return [Published(Outcome.UNKNOWN, self.trouble or "not connected")] * len(messages)
+                    return [Published(Outcome.UNKNOWN, self.problem or "not connected")] * len(messages)
                 answers = [self._send(session, message) for message in messages]
                 if answers:
                     await asyncio.wait(answers)
@@ -112,13 +112,13 @@ class MemoryBroker:
         prefetch: int,
         *,
         exclusive: bool = False,
-        own: Topology | None = None,
-        wanted: Wanted | None = None,
+        own_topology: Topology | None = None,
+        dynamic_topology: Wanted | None = None,
     ) -> MemoryConsumer:
         if prefetch < 1:
             raise ConfigError("the prefetch must be at least 1: without a limit the broker sends everything at once")
         self._consumers = [one for one in self._consumers if not one.closed]
-        consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive, own, wanted)
+        consumer = MemoryConsumer(self, self._server, queues, prefetch, exclusive, own_topology, dynamic_topology)
         self._consumers.append(consumer)
         if self._session is not None and self.state is LinkState.UP:
             consumer.attach(self._session)
@@ -136,20 +136,20 @@ class MemoryBroker:
 
     # Faults that a simulation injects.
 
-    def sever(self) -> None:
+    def disconnect(self) -> None:
         """The process is killed: its sockets are closed, and part of what it sent is still in transit."""
         if self._session is not None:
-            self._session.cut("the process is gone")
+            self._session.drop("the process is gone")
 
-    def cut(self, client_after: float, server_after: float) -> None:
+    def drop_connections(self, client_after: float, server_after: float) -> None:
         """The network drops the connections; the two ends detect it after so many seconds."""
         if self._session is not None:
-            self._session.cut("connection reset by peer", client_after, server_after)
+            self._session.drop("connection reset by peer", client_after, server_after)
 
-    def bar(self, seconds: float) -> None:
+    def refuse_connections(self, seconds: float) -> None:
         """The network drops the connections, and refuses new ones for so many seconds."""
-        self._barred_until = clock.monotonic() + seconds
-        self.cut(0.0, 0.0)
+        self._refused_until = clock.monotonic() + seconds
+        self.drop_connections(0.0, 0.0)
 
     # Internals.
 
@@ -163,7 +163,7 @@ class MemoryBroker:
         """A request and its reply, over the consuming connection. Raises `Unavailable`, and what `what` raises."""
         session = self._session
         if session is None:
-            raise Unavailable(self.trouble or "the broker is not connected")
+            raise Unavailable(self.problem or "the broker is not connected")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         answers: list[T | OrchestrixError] = []
 
@@ -201,23 +201,23 @@ class MemoryBroker:
             try:
                 await self._connect()
                 failures = 0
-                await self._tend()
-            except Unavailable as away:
-                self.state, self.trouble = LinkState.DOWN, str(away)
+                await self._check_topology()
+            except Unavailable as error:
+                self.state, self.problem = LinkState.DOWN, str(error)
             failures += 1
             await asyncio.sleep(clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6))))
 
-    async def _tend(self) -> None:
+    async def _check_topology(self) -> None:
         """Declares the topology at intervals, because parts of it may be deleted, until the connection is lost."""
         while True:
             try:
-                async with asyncio.timeout(clock.uniform(0.5, 1.0) * self._tend_every()):
+                async with asyncio.timeout(clock.uniform(0.5, 1.0) * self._check_interval()):
                     await self._over.wait()
                 return
             except TimeoutError:
                 await self._declare_own()
 
-    def _tend_every(self) -> float:
+    def _check_interval(self) -> float:
         """A shorter interval where a queue of its own is missing, which its reader would report."""
         topology = topology_now(self._topology)
         session, queues = self._session, topology.queues if topology else ()
@@ -235,16 +235,16 @@ class MemoryBroker:
     async def _connect(self) -> None:
         self.state = LinkState.CONNECTING
         self._over.clear()
-        await asyncio.sleep(self._server.pace())
-        if clock.monotonic() < self._barred_until:
+        await asyncio.sleep(self._server.delay())
+        if clock.monotonic() < self._refused_until:
             raise Unavailable("the broker cannot be reached: no route to host")
         session = self._server.accept(self._context, lambda why: self._lost(session, why), self._alarmed)
         self._session, self.state = session, LinkState.SETUP
         await self._declare_own()
         if self._session is not session:
-            raise Unavailable(self.trouble or "the connection was lost")
+            raise Unavailable(self.problem or "the connection was lost")
         self.generation += 1
-        self.state, self.trouble = LinkState.UP, None
+        self.state, self.problem = LinkState.UP, None
         self._up.set()
         for consumer in self._consumers:
             consumer.attach(session)
@@ -262,7 +262,7 @@ class MemoryBroker:
         if session is None or self._session is not session:
             return
         was_up, self._session = self.state is LinkState.UP, None
-        self.state, self.trouble = LinkState.DOWN, reason
+        self.state, self.problem = LinkState.DOWN, reason
         self._up.clear()
         self._over.set()
         self._alarmed(None)

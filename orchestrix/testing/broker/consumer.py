@@ -29,13 +29,13 @@ class MemoryConsumer:
         queues: Sequence[str],
         limit: int,
         exclusive: bool,
-        own: Topology | None = None,
-        wanted: Wanted | None = None,
+        own_topology: Topology | None = None,
+        dynamic_topology: Wanted | None = None,
     ) -> None:
         self._broker, self._server = broker, server
-        self._queues, self._limit, self._exclusive, self._own = tuple(queues), limit, exclusive, own
-        self._wanted = wanted
-        self._reviving: asyncio.Task[None] | None = None
+        self._queues, self._limit, self._exclusive, self._own_topology = tuple(queues), limit, exclusive, own_topology
+        self._dynamic_topology = dynamic_topology
+        self._redeclaring: asyncio.Task[None] | None = None
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
         self._channel: ServerChannel | None = None
@@ -49,7 +49,7 @@ class MemoryConsumer:
     @property
     def _first(self) -> int:
         """The initial prefetch."""
-        return 1 if self._own is None else self._limit
+        return 1 if self._own_topology is None else self._limit
 
     @property
     def closed(self) -> bool:
@@ -68,7 +68,7 @@ class MemoryConsumer:
 
     async def acknowledge(self, deliveries: Sequence[Delivery], *, grow: bool = True) -> None:
         for delivery in deliveries:
-            for tap in self._server.taps:
+            for tap in self._server.observers:
                 tap.acknowledging(delivery)
         finished = self._settle(deliveries, requeue=False)
         self._finished += finished if grow else 0
@@ -80,19 +80,19 @@ class MemoryConsumer:
             self._prefetch, self._finished = min(self._prefetch * STEP, self._limit), 0
             self._subscribe()
 
-    def allow(self, queue: str, most: int) -> None:
-        if self._allowed.get(queue) != most:
-            self._allowed[queue] = most
+    def allow(self, queue: str, limit: int) -> None:
+        if self._allowed.get(queue) != limit:
+            self._allowed[queue] = limit
             if (channel := self._channel) is not None:
-                channel.session.consume_up.send(lambda: self._server.allow(channel, queue, most))
+                channel.session.consume_up.send(lambda: self._server.allow(channel, queue, limit))
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def requeue(self, deliveries: Sequence[Delivery]) -> None:
         self._settle(deliveries, requeue=True)
 
     def alive(self, delivery: Delivery) -> bool:
         return self._channel is not None and delivery.session == self._channel.number
 
-    def when_lost(self, hook: Callable[[], None]) -> None:
+    def on_channel_lost(self, hook: Callable[[], None]) -> None:
         self._lost_hooks.append(hook)
 
     def also_read(self, queues: Sequence[str]) -> None:
@@ -126,14 +126,14 @@ class MemoryConsumer:
         self._arrived.set()
         if channel is not None:
             channel.session.consume_up.send(lambda: self._server.close_channel(channel))
-        if self._reviving is not None:  # what it has declared exists by then, and can be deleted
-            await asyncio.wait({self._reviving})
+        if self._redeclaring is not None:  # what it has declared exists by then, and can be deleted
+            await asyncio.wait({self._redeclaring})
 
     def attach(self, session: BrokerSession) -> None:
         """Opens a channel on a new connection."""
         if not self._closed:
-            if (own := self._own) is not None:
-                self._bring(own, session)
+            if (own := self._own_topology) is not None:
+                self._redeclare(own, session)
             channel = self._server.open_channel(session, self._queues, self._delivered)
             channel.cancelled = lambda: self._cancelled(channel)
             channel.allowed = dict(self._allowed)
@@ -141,17 +141,19 @@ class MemoryConsumer:
             self._prefetch, self._finished = self._first, 0
             self._subscribe()
 
-    def _bring(self, own: Topology, session: BrokerSession) -> None:
-        if self._wanted is None:
-            session.consume_up.send(lambda: self._server.declare(own, session))
+    def _redeclare(self, own_topology: Topology, session: BrokerSession) -> None:
+        if self._dynamic_topology is None:
+            session.consume_up.send(lambda: self._server.declare(own_topology, session))
         else:
-            self._reviving = asyncio.create_task(self._revive(own, self._wanted), name="queues of a memory consumer")
+            self._redeclaring = asyncio.create_task(
+                self._redeclare_later(own_topology, self._dynamic_topology), name="queues of a memory consumer"
+            )
 
-    async def _revive(self, own: Topology, wanted: Wanted) -> None:
+    async def _redeclare_later(self, own_topology: Topology, dynamic_topology: Wanted) -> None:
         with suppress(Unavailable):
             found = [await self._broker.message_count(queue) for queue in self._queues]
-            if None in found and not self._closed and await wanted() and not self._closed:
-                await self._broker.declare(own)
+            if None in found and not self._closed and await dynamic_topology() and not self._closed:
+                await self._broker.declare(own_topology)
 
     def detach(self) -> None:
         """The channel is lost: its deliveries cannot be settled any more."""

@@ -27,12 +27,14 @@ class StoredMessage:
 
 @dataclass(slots=True, eq=False)
 class MemoryQueue:
-    """A queue in memory. Before `gate`, nothing new is visible in it. It is deleted with the session of its `owner`."""
+    """A queue in memory. Before `ready_at`, nothing new is visible in it. It is deleted with the session of its
+    `owner`.
+    """
 
     declared: Queue
     ready: deque[StoredMessage] = field(default_factory=deque)
-    gate: float = 0.0
-    turn: int = 0
+    ready_at: float = 0.0
+    next_consumer: int = 0
     owner: object = None
 
     @property

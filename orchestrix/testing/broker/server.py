@@ -75,13 +75,13 @@ class BrokerSession:
         self._lost = lost
         self.is_open = True
         self.channels: dict[ServerChannel, None] = {}
-        pipe = [NetworkLink(receiver, server.pace, server.dice) for receiver in (server.context, client) * 2]
+        pipe = [NetworkLink(receiver, server.delay, server.rng) for receiver in (server.context, client) * 2]
         self.publish_up, self.publish_down, self.consume_up, self.consume_down = pipe
 
-    def cut(self, reason: str, client_after: float = 0.0, server_after: float = 0.0) -> None:
+    def drop(self, reason: str, client_after: float = 0.0, server_after: float = 0.0) -> None:
         """No more bytes pass. The two ends detect it after so many seconds."""
         for pipe in (self.publish_up, self.publish_down, self.consume_up, self.consume_down):
-            pipe.cut()
+            pipe.truncate()
         loop = asyncio.get_running_loop()
         # What was in transit at the cut and still arrives comes before the notice of the cut.
         late = 2 * MIN_GAP_S + max(pipe.last for pipe in (self.publish_up, self.consume_up)) - loop.time()
@@ -92,22 +92,22 @@ class BrokerSession:
 class MemoryServer:
     """The broker.
 
-    `pace` gives the seconds that bytes are in transit; `held_back` for how long a message is not visible in a queue
+    `delay` gives the seconds that bytes are in transit; `held_back` for how long a message is not visible in a queue
     yet; `copied_after` whether, and after how many seconds, a second copy of a message is enqueued. A message that was
     requeued more than `delivery_limit` times is dead-lettered.
     """
 
-    def __init__(self, dice: Rng, *, pace: Callable[[], float] = lambda: 0.0, delivery_limit: int | None = 20) -> None:
-        self.dice = dice
-        self.pace = pace
+    def __init__(self, rng: Rng, *, delay: Callable[[], float] = lambda: 0.0, delivery_limit: int | None = 20) -> None:
+        self.rng = rng
+        self.delay = delay
         self.delivery_limit = delivery_limit
         self.held_back: Callable[[str], float] = lambda queue: 0.0
         self.copied_after: Callable[[str], float | None] = lambda queue: None
         self.context = outside_context()
         self.up = True
         self.alarm: str | None = None
-        self.taps: list[BrokerObserver] = []
-        self.muted: set[str] = set()
+        self.observers: list[BrokerObserver] = []
+        self.dropped_answers: set[str] = set()
         """The ids of commands whose events are lost after their confirm."""
         self.sessions: dict[BrokerSession, Callable[[str | None], None]] = {}
         self._exchanges: dict[str, Exchange] = {}
@@ -125,7 +125,7 @@ class MemoryServer:
         self.alarm = None
         self._waiting.clear()
         for session in list(self.sessions):
-            session.cut(reason)
+            session.drop(reason)
             self.drop(session)
 
     def start(self) -> None:
@@ -143,12 +143,12 @@ class MemoryServer:
     def raise_alarm(self, reason: str) -> None:
         """Blocks publishers, and notifies them; messages that arrive all the same wait."""
         self.alarm = reason
-        self._tell()
+        self._notify_sessions()
 
     def clear_alarm(self) -> None:
         """Accepts messages again, first those that wait."""
         self.alarm = None
-        self._tell()
+        self._notify_sessions()
         waiting, self._waiting = self._waiting, []
         for publish in waiting:
             publish()
@@ -226,9 +226,9 @@ class MemoryServer:
             channel.session.channels[channel] = None
             self._pump_all(channel)
 
-    def allow(self, channel: ServerChannel, queue: str, most: int) -> None:
+    def allow(self, channel: ServerChannel, queue: str, limit: int) -> None:
         """Limits the channel to so many unacknowledged messages of the queue."""
-        channel.allowed[queue] = most
+        channel.allowed[queue] = limit
         self._pump(queue)
 
     def pause(self, channel: ServerChannel) -> None:
@@ -282,7 +282,7 @@ class MemoryServer:
 
     # Internals.
 
-    def _tell(self) -> None:
+    def _notify_sessions(self) -> None:
         for session, alarmed in self.sessions.items():
             session.publish_down.send(partial(alarmed, self.alarm))
 
@@ -292,9 +292,13 @@ class MemoryServer:
         if message.exchange and message.exchange not in self._exchanges:
             return Published(Outcome.RETURNED, f"404 NOT_FOUND - no exchange '{message.exchange}'", channel_closed=True)
         queues = self._route(message.exchange, message.routing_key)
-        if self.muted and message.exchange == EVENTS and json.loads(message.body).get("causationId") in self.muted:
+        if (
+            self.dropped_answers
+            and message.exchange == EVENTS
+            and json.loads(message.body).get("causationId") in self.dropped_answers
+        ):
             return CONFIRMED
-        for tap in self.taps:
+        for tap in self.observers:
             tap.published(message, queues)
         for queue in queues:
             self._append(queue, stored(message))
@@ -319,11 +323,11 @@ class MemoryServer:
         if queue is None:
             return
         loop = asyncio.get_running_loop()
-        queue.gate = max(queue.gate + MIN_GAP_S, loop.time() + self.held_back(name))
-        if queue.gate <= loop.time() + MIN_GAP_S:
+        queue.ready_at = max(queue.ready_at + MIN_GAP_S, loop.time() + self.held_back(name))
+        if queue.ready_at <= loop.time() + MIN_GAP_S:
             self._show(name, queue, stored)
         else:
-            loop.call_at(queue.gate, self._show, name, queue, stored, context=self.context)
+            loop.call_at(queue.ready_at, self._show, name, queue, stored, context=self.context)
 
     def _show(self, name: str, queue: MemoryQueue, stored: StoredMessage) -> None:
         if self._queues.get(name) is queue:
@@ -348,10 +352,10 @@ class MemoryServer:
             free = [one for one in consumers if one.has_room(name)]
             if not free:
                 return
-            queue.turn += 1
-            self._give(name, queue.ready.popleft(), free[queue.turn % len(free)])
+            queue.next_consumer += 1
+            self._deliver(name, queue.ready.popleft(), free[queue.next_consumer % len(free)])
 
-    def _give(self, queue: str, stored: StoredMessage, channel: ServerChannel) -> None:
+    def _deliver(self, queue: str, stored: StoredMessage, channel: ServerChannel) -> None:
         tag = next(self._tags)
         channel.unacked[tag] = queue, stored
         channel.held[queue] += 1
@@ -386,11 +390,11 @@ class MemoryServer:
             name, stored = found
             stored.count, stored.redelivered = stored.count + 1, True
             if self.delivery_limit is not None and stored.count > self.delivery_limit:
-                self._bury(self._queues[name].declared, stored)
+                self._dead_letter(self._queues[name].declared, stored)
             else:
                 self._queues[name].ready.appendleft(stored)
 
-    def _bury(self, queue: Queue, stored: StoredMessage) -> None:
+    def _dead_letter(self, queue: Queue, stored: StoredMessage) -> None:
         exchange = queue.arguments.get("x-dead-letter-exchange")
         key = str(queue.arguments.get("x-dead-letter-routing-key", stored.routing_key))
         reason = {"x-first-death-reason": "delivery_limit", "x-first-death-queue": queue.name}

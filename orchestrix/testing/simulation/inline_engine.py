@@ -42,7 +42,7 @@ class InlineEngine:
 
     def __init__(self, sync: Engine, client: SqliteClient) -> None:
         self.sync = sync
-        self.pace = client.file.pace
+        self.delay = client.file.delay
         self.places = asyncio.Semaphore(_POOL)
 
     def connect(self) -> InlineAsyncConnection:
@@ -96,7 +96,7 @@ class InlineAsyncConnection:
         """Begins a write transaction, once no other is open. Raises what SQLAlchemy raises."""
         self._check()
         try:
-            await self._raw.file.turn(self._raw)
+            await self._raw.file.wait_for_write(self._raw)
         except sqlite3.OperationalError as busy:
             raise OperationalError("BEGIN IMMEDIATE", None, busy) from busy
         except sqlite3.ProgrammingError:
@@ -149,17 +149,17 @@ class InlineAsyncConnection:
         await self.close()
 
     async def _answer(self) -> None:
-        await asyncio.sleep(self._engine.pace())
+        await asyncio.sleep(self._engine.delay())
 
     def _check(self) -> None:
         if not self._raw.is_open:
             self._sync.exec_driver_sql("SELECT 1")  # by which SQLAlchemy detects that the connection is lost
 
 
-def _nowhere() -> Any:
+def _cannot_open() -> Any:
     raise sqlite3.OperationalError("unable to open database file")
 
 
 # Statements are compiled once for all simulations: compiling costs more than running them.
-_DIALECT: Final = create_engine("sqlite+pysqlite:////nowhere", creator=_nowhere).dialect
+_DIALECT: Final = create_engine("sqlite+pysqlite:////nowhere", creator=_cannot_open).dialect
 _COMPILED: Final[dict[Any, Any]] = {}

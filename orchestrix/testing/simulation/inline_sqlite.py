@@ -27,7 +27,7 @@ _INSTEAD: Final = {
 
 
 class SqliteFile:
-    """One database. `pace` gives the seconds that a result takes; `template` is a file to start from.
+    """One database. `delay` gives the seconds that a result takes; `template` is a file to start from.
 
     While `up` is False no connection can be opened, and open ones are lost. `commit_lost` says of each COMMIT whether
     its result is lost, and whether it was done (True) or not (False); None lets it pass. `prepare` gets each handle
@@ -40,11 +40,11 @@ class SqliteFile:
         path: Path,
         *,
         template: Path | None = None,
-        pace: Callable[[], float] = lambda: 0.0,
+        delay: Callable[[], float] = lambda: 0.0,
         prepare: Callable[[sqlite3.Connection], None] = lambda raw: None,
     ) -> None:
         self.path = path
-        self.pace = pace
+        self.delay = delay
         self._prepare = prepare
         self.up = True
         self.commit_lost: Callable[[], bool | None] = lambda: None
@@ -57,7 +57,7 @@ class SqliteFile:
         if template is not None:
             shutil.copyfile(template, path)
 
-    def look(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """What is committed, at once and without faults."""
         raw = self._raw()
         try:
@@ -92,7 +92,7 @@ class SqliteFile:
         client.connections[connection] = None
         return connection
 
-    async def turn(self, connection: InlineConnection) -> None:
+    async def wait_for_write(self, connection: InlineConnection) -> None:
         """Waits until the connection may write. Raises SQLITE_BUSY after ten seconds."""
         if self._writer is None:
             self._writer = connection
@@ -139,7 +139,7 @@ class SqliteFile:
 
 
 class SqliteClient:
-    """One process's access to the file. `sever` is called when the process ends."""
+    """One process's access to the file. `disconnect` is called when the process ends."""
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
@@ -150,7 +150,7 @@ class SqliteClient:
         """A new connection. Raises what SQLite raises for a file that cannot be opened."""
         return self.file.open(self)
 
-    def sever(self) -> None:
+    def disconnect(self) -> None:
         """Every connection is lost; no new one can be opened."""
         self.alive = False
         for connection in list(self.connections):

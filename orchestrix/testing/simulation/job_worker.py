@@ -60,7 +60,7 @@ class JobStepWorker:
         for task in self._busy.values():
             task.cancel()
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Notifies it of a new job."""
         self._wake.set()
 
@@ -85,22 +85,22 @@ class JobStepWorker:
         doing = asyncio.create_task(_ending(self._do(Context.of(command, float("inf")), command)))
         limit = None if job.timeout_ms is None else job.timeout_ms / 1000
         done, _ = await asyncio.wait({doing}, timeout=limit)
-        said = _said(doing.result()) if done else None
-        await self._database.run(lambda tx: self._end(tx, job.id, said))
+        result = _result_of(doing.result()) if done else None
+        await self._database.run(lambda tx: self._end(tx, job.id, result))
         self._busy.pop(job.id, None)
         self._sent()
 
     @staticmethod
-    async def _end(tx: Transaction, id: str, said: JobStepResult | None) -> None:
+    async def _end(tx: Transaction, id: str, result: JobStepResult | None) -> None:
         """Ends the job with its worker's result, or because its time is over."""
         job = (await jobs.lock(tx, [id]))[id]
         if job.ended:
             return
         begun = rules.dispatched(job, clock.uuid7(), tx.now())
         moved: object = rules.ended(begun.job, replace(timed_out(job), retryable=False), tx.now(), 0.5)
-        if said is not None:
+        if result is not None:
             word = AttemptStatus(
-                id, str(begun.job.history_id), "worker", 1, said.status, result=said.result, error=said.error
+                id, str(begun.job.history_id), "worker", 1, result.status, result=result.result, error=result.error
             )
             moved = rules.reported(begun.job, word, tx.now(), 0.5)
         assert isinstance(moved, JobTransition), "only this worker reports"
@@ -118,7 +118,7 @@ async def _ending(work: Awaitable[Output]) -> AttemptOutcome:
         return raised(main_error(unforeseen))
 
 
-def _said(ending: AttemptOutcome) -> JobStepResult:
+def _result_of(ending: AttemptOutcome) -> JobStepResult:
     """The result that a worker would report for the outcome, always a final one."""
     failed = ending.error
     error = None if failed is None else {"type": failed.type, "message": failed.message, "retryable": False}

@@ -32,7 +32,7 @@ class SharedWorld:
 
     def __init__(self, loop: VirtualLoop, file: SqliteFile, server: MemoryServer, catalog: Catalog) -> None:
         self.loop, self.file, self.server, self.catalog = loop, file, server, catalog
-        self.told: Callable[[str, str], None] = lambda who, what: None
+        self.on_event: Callable[[str, str], None] = lambda who, what: None
         self.failed: Callable[[BaseException], None] = lambda error: None
         self.do: Do | None = None
 
@@ -40,17 +40,17 @@ class SharedWorld:
 class SimulatedProcess:
     """A process that can be killed and restarted. `ready` is set while it runs, `gone` while it does not."""
 
-    def __init__(self, name: str, scene: SharedWorld) -> None:
+    def __init__(self, name: str, world: SharedWorld) -> None:
         self.name = name
-        self.scene = scene
+        self.world = world
         self.boots = 0
         self.ready, self.gone = asyncio.Event(), asyncio.Event()
         self.process: VirtualProcess | None = None
 
-    def boot(self) -> None:
+    def start(self) -> None:
         """Starts it as a new process."""
         self.boots += 1
-        self.process = process = self.scene.loop.process(f"{self.name}-{self.boots}")
+        self.process = process = self.world.loop.process(f"{self.name}-{self.boots}")
         self.gone.clear()
         process.spawn(self._main(process)).add_done_callback(self._ended)
 
@@ -61,24 +61,24 @@ class SimulatedProcess:
             self.ready.clear()
             self.gone.set()
             process.kill()
-            self.scene.loop.call_later(back_after, self._again, context=outside_context())
+            self.world.loop.call_later(back_after, self._again, context=outside_context())
 
     def is_in(self, process: VirtualProcess | None) -> bool:
         """Whether it currently runs as that process."""
         return process is not None and self.process is process
 
     def _again(self) -> None:
-        self.scene.told(self.name, "is started again")
-        self.boot()
+        self.world.on_event(self.name, "is started again")
+        self.start()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.scene.failed(error)
+            self.world.failed(error)
 
     async def _main(self, process: VirtualProcess) -> None:
-        client = SqliteClient(self.scene.file)
-        broker = MemoryBroker(self.scene.server, topology=saga_topology(self.scene.catalog))
-        process.on_death += [client.sever, broker.sever]
+        client = SqliteClient(self.world.file)
+        broker = MemoryBroker(self.world.server, topology=saga_topology(self.world.catalog))
+        process.on_death += [client.disconnect, broker.disconnect]
         await self._live(process.name, client.database(), broker)
         self.ready.set()
 
@@ -98,9 +98,9 @@ class NodeProcess(SimulatedProcess):
             database=database,
             broker=broker,
             roles=frozenset(("api", "orchestrator")),
-            catalog=self.scene.catalog,
+            catalog=self.world.catalog,
             name=name,
-            database_watch=DatabaseWatch(database, every=PING_INTERVAL_S),
+            database_watch=DatabaseWatch(database, interval_s=PING_INTERVAL_S),
             signals=signals,
             step_jobs=await self._job_steps(database, signals.outbox_ready.set),
         )
@@ -110,22 +110,22 @@ class NodeProcess(SimulatedProcess):
 
     async def _job_steps(self, database: Database, sent: Callable[[], None]) -> StepJobs | None:
         """The jobs of steps, executed here at once."""
-        if self.scene.do is None:
+        if self.world.do is None:
             return None
-        worker = JobStepWorker(database, self.scene.do, sent)
+        worker = JobStepWorker(database, self.world.do, sent)
         await worker.start()
-        return StepJobs(worker.poke, stop=lambda stops: None, sent=sent, news=worker.changed)
+        return StepJobs(worker.notify, stop=lambda stops: None, sent=sent, on_change=worker.changed)
 
 
 class WorkerProcess(SimulatedProcess):
     """A worker for every command."""
 
-    def __init__(self, name: str, scene: SharedWorld, handlers: HandlerTable) -> None:
-        super().__init__(name, scene)
+    def __init__(self, name: str, world: SharedWorld, handlers: HandlerTable) -> None:
+        super().__init__(name, world)
         self._handlers = handlers
 
     async def _live(self, name: str, database: Database, broker: MemoryBroker) -> None:
-        worker = Worker(broker, database, self.scene.catalog, self._handlers, SETTINGS)
+        worker = Worker(broker, database, self.world.catalog, self._handlers, SETTINGS)
         await broker.start()
         await worker.start()
-        await broker.wait_up()
+        await broker.wait_connected()

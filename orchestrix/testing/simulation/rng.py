@@ -33,11 +33,11 @@ class SeededRng:
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
-        self._throws = 0
+        self._draws = 0
 
     def randbytes(self, n: int) -> bytes:
-        self._throws += 1
-        return hashlib.shake_128(f"{self._seed}:{self._throws}".encode()).digest(n)
+        self._draws += 1
+        return hashlib.shake_128(f"{self._seed}:{self._draws}".encode()).digest(n)
 
     def random(self) -> float:
         return (int.from_bytes(self.randbytes(7), "big") >> 3) / 2**53

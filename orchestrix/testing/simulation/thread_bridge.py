@@ -26,9 +26,9 @@ class ThreadBridge:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._asked: SimpleQueue[Callable[[], Coroutine[Any, Any, Any]] | _Outcome] = SimpleQueue()
+        self._requests: SimpleQueue[Callable[[], Coroutine[Any, Any, Any]] | _Outcome] = SimpleQueue()
         self._answers: SimpleQueue[_Outcome] = SimpleQueue()
-        self._over = False
+        self._ended = False
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Any:
         """The result of the function; raises what it raises. See `orchestrix.worker.threads.call`."""
@@ -40,7 +40,7 @@ class ThreadBridge:
         try:
             return await self._serve()
         finally:
-            self._over = True
+            self._ended = True
             self._answers.put(_Outcome(error=asyncio.CancelledError("the story has ended")))
 
     def ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
@@ -51,9 +51,9 @@ class ThreadBridge:
             if asyncio._get_running_loop() is None:
                 raise UnsupportedOnVirtualTime("the job started a thread, which cannot run on virtual time")
             return work()
-        if self._over:
+        if self._ended:
             raise asyncio.CancelledError("the story has ended")
-        self._asked.put(work)
+        self._requests.put(work)
         value, error = self._answers.get()
         if error is not None:
             raise error
@@ -61,7 +61,7 @@ class ThreadBridge:
 
     async def _serve(self) -> Any:
         while True:
-            asked = self._asked.get()
+            asked = self._requests.get()
             if isinstance(asked, _Outcome):
                 if asked.error is not None:
                     raise asked.error
@@ -73,7 +73,7 @@ class ThreadBridge:
             outcome = _Outcome(run(function, *arguments))
         except BaseException as error:
             outcome = _Outcome(error=error)
-        self._asked.put(outcome)
+        self._requests.put(outcome)
 
 
 async def _outcome(work: Callable[[], Coroutine[Any, Any, Any]]) -> _Outcome:

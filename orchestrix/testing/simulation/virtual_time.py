@@ -58,7 +58,7 @@ class VirtualProcess:
         self.alive = True
         self.steps = 0
         self.on_death: list[Callable[[], None]] = []
-        self._fuse: int | None = None
+        self._steps_left: int | None = None
         self._held: Handles | None = None
         self._dropped: Handles = []
         self._context = copy_context()
@@ -84,7 +84,7 @@ class VirtualProcess:
     def kill_after(self, steps: int) -> None:
         """Ends it instead of its `steps`-th step from now: the code from one suspension to the next is one or two
         steps."""
-        self._fuse = self.steps + steps
+        self._steps_left = self.steps + steps
 
     @property
     def frozen(self) -> bool:
@@ -92,11 +92,11 @@ class VirtualProcess:
         return self._held is not None
 
     def freeze(self) -> None:
-        """Stops it, as SIGSTOP does, until `thaw`. Its timers keep running."""
+        """Stops it, as SIGSTOP does, until `unfreeze`. Its timers keep running."""
         if self._held is None and self.alive:
             self._held = []
 
-    def thaw(self) -> None:
+    def unfreeze(self) -> None:
         """Resumes it; what became due meanwhile comes first."""
         held, self._held = self._held, None
         if held and self.alive:
@@ -111,13 +111,13 @@ class VirtualProcess:
             self._held.append(handle)
             return False
         self.steps += 1
-        if self._fuse is None or self.steps < self._fuse:
+        if self._steps_left is None or self.steps < self._steps_left:
             return True
         self.kill()
         self._dropped.append(handle)
         return False
 
-    def exhume(self) -> Handles:
+    def take_handles(self) -> Handles:
         """The handles that would have run, for the loop's end."""
         dropped, self._dropped = self._dropped + (self._held or []), []
         self._held = None
@@ -188,7 +188,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     subprocess_shell = subprocess_exec
 
     def abandon(self) -> None:
-        """Leaves the current step where it is, because its process was killed; `bury` ends it. Does not
+        """Leaves the current step where it is, because its process was killed; `discard` ends it. Does not
         return."""
         here = greenlet.getcurrent()
         assert here.parent is not None, "only a loop that `abandons` can leave a step"
@@ -198,14 +198,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._abandoned.append(_Abandoned(here, task))
         here.parent.switch()
 
-    def bury(self) -> None:
+    def discard(self) -> None:
         """Cancels all that is left, of killed processes too, so that nothing warns on garbage collection. Then
         `close`."""
         self._ending, self.abandons = True, False
         self.set_exception_handler(lambda loop, context: None)
         self.call_soon(self._end_abandoned)
         for process in self._processes:
-            self._ready.extend(process.exhume())
+            self._ready.extend(process.take_handles())
         for _ in range(3):  # a task that is cancelled before its first step would skip its clean-up
             self.run_until_complete(asyncio.sleep(0))
         for _ in range(MOST_ROUNDS):
@@ -270,9 +270,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class VirtualClock:
     """Time from the loop, random numbers from the RNG: for `clock.use`."""
 
-    def __init__(self, loop: VirtualLoop, dice: Rng) -> None:
+    def __init__(self, loop: VirtualLoop, rng: Rng) -> None:
         self._loop = loop
-        self._dice = dice
+        self._rng = rng
 
     def wall(self) -> float:
         return EPOCH_S + self._loop.time()
@@ -281,10 +281,10 @@ class VirtualClock:
         return self._loop.time()
 
     def entropy(self, size: int) -> bytes:
-        return self._dice.randbytes(size)
+        return self._rng.randbytes(size)
 
     def uniform(self, low: float, high: float) -> float:
-        return self._dice.uniform(low, high)
+        return self._rng.uniform(low, high)
 
 
 class _NoFiles(selectors.SelectSelector):

@@ -30,18 +30,18 @@ class CommandConsumer:
 
     def __init__(
         self,
-        desk: InFlightCommands,
+        in_flight: InFlightCommands,
         catalog: Catalog,
         reporter: CommandReporter,
-        triage: CommandAdmission,
+        admission: CommandAdmission,
         run: Callable[[CommandDelivery], None],
         versions: VersionReader,
     ) -> None:
         self._versions = versions
-        self._desk = desk
+        self._in_flight = in_flight
         self._catalog = catalog
         self._reporter = reporter
-        self._triage = triage
+        self._admission = admission
         self._run = run
         self._last = 0
 
@@ -49,7 +49,7 @@ class CommandConsumer:
         """Receives one batch."""
         task = asyncio.current_task()
         linger = LINGER_S if self._last >= LINGER_FROM_BATCH else 0.0
-        deliveries = await self._desk.consumer.receive(BATCH_LIMIT, linger)
+        deliveries = await self._in_flight.consumer.receive(BATCH_LIMIT, linger)
         self._last = len(deliveries)
         if not deliveries:  # the consumer is closed: nothing will come before this loop is stopped
             await asyncio.sleep(RECEIVE_PAUSE_S)
@@ -57,16 +57,16 @@ class CommandConsumer:
         crash.point("worker.after_receive")
         jobs = await self._admit_all(deliveries)
         try:
-            await self._desk.answer()
-            if self._desk.stopping.is_set():
-                await self._desk.give_back(jobs)
+            await self._in_flight.answer()
+            if self._in_flight.stopping.is_set():
+                await self._in_flight.requeue(jobs)
                 return
-            for job in await self._triage.look(jobs):
+            for job in await self._admission.select_runnable(jobs):
                 self._run(job)
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            await self._desk.reject(jobs)
+            await self._in_flight.reject(jobs)
             if isinstance(error, Exception):
                 raise
             raise RuntimeError("received commands could not be processed") from error
@@ -76,7 +76,7 @@ class CommandConsumer:
         read = [(one, command) for one in deliveries if (command := self._read(one)) is not None]
         unknown = {key for _, one in read if (key := self._unknown(one)) is not None}
         if unknown and not await self._versions.find(sorted(unknown)):
-            await self._desk.consumer.give_back([one for one, _ in read])
+            await self._in_flight.consumer.requeue([one for one, _ in read])
             return []
         return [job for one, command in read if (job := self._admit(one, command)) is not None]
 
@@ -100,7 +100,7 @@ class CommandConsumer:
         except messages.UnreadableMessage as unreadable:
             self._reporter.add(dead_letter_report(delivery, str(unreadable)))
             return None
-        return self._desk.admit(command, owner, delivery)
+        return self._in_flight.admit(command, owner, delivery)
 
     def _owner(self, delivery: Delivery, command: messages.Command) -> MessageOwner:
         """The step that the queue belongs to in the command's version, if the body names it too."""

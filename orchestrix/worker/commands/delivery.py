@@ -26,15 +26,16 @@ MAX_DEATHS: Final = 10_000
 class CommandDelivery:
     """A command from its receipt until its event is confirmed. Times are of `clock.monotonic()`.
 
-    `deliveries` are all copies that came meanwhile: acknowledged together. `looked` is the last read of the saga's row;
-    `older_since` the first read that found the row behind the command; `begun` the start of the work, None before it.
+    `deliveries` are all copies that came meanwhile: acknowledged together. `checked_at` is the last read of the saga's
+    row; `older_since` the first read that found the row behind the command; `begun` the start of the work, None before
+    it.
     """
 
     command: Command
     owner: MessageOwner
     received: float
     deliveries: list[Delivery] = field(default_factory=list)
-    looked: float | None = None
+    checked_at: float | None = None
     older_since: float | None = None
     begun: float | None = None
     acknowledged: bool = False
@@ -55,7 +56,7 @@ class CommandDelivery:
         return f"the undo of {self.owner.step.name}" if self.owner.undoes else self.owner.step.name
 
     @property
-    def told(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """The log fields of the command."""
         return {"correlation_id": self.command.correlation_id, "saga": self.command.saga, "app_id": self.command.app_id}
 
@@ -90,4 +91,4 @@ class CommandDelivery:
     @property
     def ends(self) -> float:
         """When the step's time is over: it counts from the start of the work, not from the receipt."""
-        return (self.begun or self.looked or self.received) + self.timeout
+        return (self.begun or self.checked_at or self.received) + self.timeout

@@ -32,8 +32,8 @@ def failed(job: CommandDelivery, error: StepError) -> Outgoing:
 
     A redelivered command may have taken effect already: an earlier worker may have died between its work and its event.
     """
-    told = replace(error, unsure=error.unsure or job.redelivered)
-    return _event(job, STEP_FAILED, {"error": error_fields(told), **_begun(job)})
+    failure = replace(error, unsure=error.unsure or job.redelivered)
+    return _event(job, STEP_FAILED, {"error": error_fields(failure), **_begun(job)})
 
 
 def started(job: CommandDelivery, ago: float) -> Outgoing:

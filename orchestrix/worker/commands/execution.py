@@ -10,7 +10,7 @@ from orchestrix.saga.messages import Command, StepError
 from orchestrix.worker import error_mapping
 from orchestrix.worker.commands import events
 from orchestrix.worker.commands.delivery import CommandDelivery
-from orchestrix.worker.commands.time_limit import MoreTime, StepTimeLimit, no_more
+from orchestrix.worker.commands.time_limit import MoreTime, StepTimeLimit, no_extension
 from orchestrix.worker.context import LOGGER, Context
 from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS, StepFailed
 from orchestrix.worker.handlers import Handler
@@ -19,7 +19,7 @@ from orchestrix.worker.threads import Scope, call
 
 
 async def invoke(
-    handler: Handler, job: CommandDelivery, more: MoreTime = no_more, context: Context | None = None
+    handler: Handler, job: CommandDelivery, more: MoreTime = no_extension, context: Context | None = None
 ) -> tuple[Outgoing, bool]:
     """Runs the handler; the event to send, and whether it is that of success. `more` returns time that was granted
     meanwhile.
@@ -34,7 +34,7 @@ async def invoke(
         return events.succeeded(job, sendable(outcome) or {}), True
     except ValueError as bad:
         error = StepError("BadOutput", f"the handler's result cannot be sent: {bad}", retryable=False)
-        LOGGER.error("%s: %s", job.command.type, error.message, extra=job.told)
+        LOGGER.error("%s: %s", job.command.type, error.message, extra=job.log_fields)
         return events.failed(job, error), False
 
 
@@ -51,9 +51,9 @@ async def _outcome(handler: Handler, job: CommandDelivery, more: MoreTime, conte
     except INFRASTRUCTURE_ERRORS:
         raise
     except StepFailed as failure:
-        said = error_mapping.step_error_of(failure)
-        LOGGER.warning("%s failed: %s: %s", job.command.type, said.type, said.message, extra=job.told)
-        return said
+        reported = error_mapping.step_error_of(failure)
+        LOGGER.warning("%s failed: %s: %s", job.command.type, reported.type, reported.message, extra=job.log_fields)
+        return reported
     except BaseException as error:  # of any class: otherwise no event would be sent
         if error_mapping.ends_task(error, task):
             raise
@@ -72,12 +72,12 @@ async def _answer(handler: Handler, context: Context, command: Command, scope: S
 
 def _bug(job: CommandDelivery, error: BaseException) -> StepError:
     """The failure of an unexpected error, whose stack trace goes to this worker's log alone."""
-    LOGGER.error("%s failed", job.command.type, exc_info=error_mapping.traced(error), extra=job.told)
+    LOGGER.error("%s failed", job.command.type, exc_info=error_mapping.traced(error), extra=job.log_fields)
     return error_mapping.unexpected_error(error)
 
 
 def _timeout(job: CommandDelivery) -> StepError:
     after = duration(job.command.timeout_ms / 1000)
     error = StepError("Timeout", f"{job.what} timed out after {after}", retryable=True)
-    LOGGER.warning("%s", error.message, extra=job.told)
+    LOGGER.warning("%s", error.message, extra=job.log_fields)
     return error

@@ -41,20 +41,20 @@ class CommandCounts:
     """Further copies of a command that was in flight already."""
     started: int = 0
     """Their start was reported to the orchestrator."""
-    aside: int = 0
+    set_aside: int = 0
     """They were republished at the end of their queue, because workers had died with them in flight."""
 
 
 class InFlightCommands:
     """The commands in flight by their id, and the consumer that received them."""
 
-    def __init__(self, consumer: Consumer, counts: CommandCounts, aside: CommandRepublisher) -> None:
+    def __init__(self, consumer: Consumer, counts: CommandCounts, republisher: CommandRepublisher) -> None:
         self.consumer = consumer
         self.counts = counts
         self.stopping = asyncio.Event()
         self.retried = 0
         """How many redelivered commands were finished."""
-        self._aside = aside
+        self._republisher = republisher
         self._jobs: dict[str, CommandDelivery] = {}
         self._reported: dict[str, float] = {}
         self._answered: list[Delivery] = []
@@ -118,7 +118,7 @@ class InFlightCommands:
             self.retried += 1
             await self.consumer.acknowledge(again, grow=False)
 
-    async def give_back(self, jobs: Iterable[CommandDelivery]) -> None:
+    async def requeue(self, jobs: Iterable[CommandDelivery]) -> None:
         """Removes the commands and requeues them for other workers, without counting a worker death."""
         jobs = list(jobs)
         counted = [job for job in jobs if job.deaths >= REPUBLISH_FROM_DEATHS or job.alone]
@@ -136,8 +136,8 @@ class InFlightCommands:
         """Removes the commands, and republishes them at the end of their queues; see `CommandRepublisher.put`."""
         for job in jobs:
             self.forget(job)  # first: its copy may be delivered here before this one is acknowledged
-        self.counts.aside += len(jobs)
-        await self._aside.put(jobs, alone=alone)
+        self.counts.set_aside += len(jobs)
+        await self._republisher.put(jobs, alone=alone)
 
     async def reject(self, jobs: Iterable[CommandDelivery]) -> None:
         """Removes the commands and requeues them, which most brokers count as a redelivery."""
@@ -145,7 +145,7 @@ class InFlightCommands:
         for job in jobs:
             self.forget(job)
             deliveries += job.deliveries
-        await self.consumer.give_back(deliveries)
+        await self.consumer.requeue(deliveries)
 
     async def pause(self, seconds: float) -> bool:
         """Waits; False if the worker is to stop."""

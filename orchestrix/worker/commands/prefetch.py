@@ -22,19 +22,19 @@ class PrefetchWindow:
     """Measures how long the commands of each queue take, and sets the prefetch to what the free slots, and those that
     will be free within a second, can start.
 
-    One command of each queue may always be prefetched, so that no slot waits for the broker. `most` is the limit of
+    One command of each queue may always be prefetched, so that no slot waits for the broker. `limit` is the limit of
     each queue, however fast its handler is. Times are in seconds.
     """
 
-    def __init__(self, consumer: Consumer, queues: Collection[str], places: int, most: int) -> None:
-        self._consumer, self._places, self._most = consumer, places, most
+    def __init__(self, consumer: Consumer, queues: Collection[str], slots: int, limit: int) -> None:
+        self._consumer, self._slot_count, self._limit = consumer, slots, limit
         self._mean: dict[str, float] = {}
         self._running: Counter[str] = Counter()
         self._allowed: dict[str, int] = dict.fromkeys(queues, 0)
         self._narrower: dict[str, float] = {}
         self._closed: set[str] = set()
         for queue in queues:
-            self._allow(queue, min(places, most))
+            self._allow(queue, min(slots, limit))
 
     def began(self, queue: str) -> None:
         """A command of the queue has started."""
@@ -46,7 +46,7 @@ class PrefetchWindow:
         known = self._mean.get(queue)
         self._mean[queue] = seconds if known is None else known + _AVERAGE_WEIGHT * (seconds - known)
         if known is None:
-            self._widen(queue, self._places + self._soon(queue, self._places))
+            self._widen(queue, self._slot_count + self._expected_starts(queue, self._slot_count))
 
     def close(self, queue: str) -> None:
         """Stops consuming from the queue."""
@@ -59,19 +59,19 @@ class PrefetchWindow:
             self._closed.discard(queue)
             self._consumer.allow(queue, self._allowed[queue])
 
-    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+    def observe(self, busy: Iterable[CommandDelivery], now: float) -> None:
         """Recomputes the prefetch of each queue, while these commands run."""
         rate = sum(1 / self._expected(job, now) for job in busy if job.begun is not None)
-        free = max(0, self._places - self._running.total())
+        free = max(0, self._slot_count - self._running.total())
         for queue in self._allowed:
-            room = free + int(rate * PREFETCH_AHEAD_S) + self._soon(queue, free)
-            self._wish(queue, max(1, min(self._most, self._running[queue] + room)), now)
+            room = free + int(rate * PREFETCH_AHEAD_S) + self._expected_starts(queue, free)
+            self._request(queue, max(1, min(self._limit, self._running[queue] + room)), now)
 
     def ahead(self, waiting: Iterable[CommandDelivery], now: float) -> list[CommandDelivery]:
         """Those that have waited for more than a second, without one of each queue, while no slot was free: they should
         wait where other workers can take them. Redelivered commands are not among them: a worker may have died of
         one."""
-        if self._running.total() < self._places:
+        if self._running.total() < self._slot_count:
             return []
         kept: set[str] = set()
         found = []
@@ -88,24 +88,24 @@ class PrefetchWindow:
         at_work = now - (job.begun if job.begun is not None else now)
         return max(self._mean.get(job.command.type, PREFETCH_AHEAD_S), at_work, _MIN_DURATION_S)
 
-    def _soon(self, queue: str, places: int) -> int:
+    def _expected_starts(self, queue: str, slots: int) -> int:
         """How many commands of the queue these slots start within a second, beside the first of each."""
         mean = self._mean.get(queue)
-        return 0 if mean is None else int(places * PREFETCH_AHEAD_S / max(mean, _MIN_DURATION_S))
+        return 0 if mean is None else int(slots * PREFETCH_AHEAD_S / max(mean, _MIN_DURATION_S))
 
-    def _wish(self, queue: str, most: int, now: float) -> None:
-        if most >= self._allowed[queue]:
+    def _request(self, queue: str, limit: int, now: float) -> None:
+        if limit >= self._allowed[queue]:
             self._narrower.pop(queue, None)
-            self._widen(queue, most)
+            self._widen(queue, limit)
         elif now - self._narrower.setdefault(queue, now) >= NARROW_AFTER_S:
             del self._narrower[queue]
-            self._allow(queue, most)
+            self._allow(queue, limit)
 
-    def _widen(self, queue: str, most: int) -> None:
-        if min(most, self._most) > self._allowed[queue]:
-            self._allow(queue, min(most, self._most))
+    def _widen(self, queue: str, limit: int) -> None:
+        if min(limit, self._limit) > self._allowed[queue]:
+            self._allow(queue, min(limit, self._limit))
 
-    def _allow(self, queue: str, most: int) -> None:
-        self._allowed[queue] = most
+    def _allow(self, queue: str, limit: int) -> None:
+        self._allowed[queue] = limit
         if queue not in self._closed:
-            self._consumer.allow(queue, most)
+            self._consumer.allow(queue, limit)

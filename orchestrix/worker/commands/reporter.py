@@ -54,14 +54,14 @@ class CommandReporter:
     """Publishes reports in batches, again and again with the same message ids until they are confirmed."""
 
     def __init__(
-        self, broker: Broker, desk: InFlightCommands, outage: Backpressure, topology: Callable[[], Topology]
+        self, broker: Broker, in_flight: InFlightCommands, outage: Backpressure, topology: Callable[[], Topology]
     ) -> None:
         self._broker = broker
-        self._desk = desk
+        self._in_flight = in_flight
         self._outage = outage
         self._topology = topology
         self._waiting: dict[CommandReport, None] = {}
-        self._begins: dict[CommandDelivery | None, CommandReport] = {}
+        self._start_reports: dict[CommandDelivery | None, CommandReport] = {}
         self._wake = WakeSignal()
         self._failures = 0
         self._empty = asyncio.Event()
@@ -69,10 +69,10 @@ class CommandReporter:
 
     def add(self, report: CommandReport) -> None:
         """Adds a report; returns at once. After the result of a command its start is not reported any more."""
-        if (begin := self._begins.pop(report.job, None)) is not None:
+        if (begin := self._start_reports.pop(report.job, None)) is not None:
             self._waiting.pop(begin, None)
         if report.began is not None:
-            self._begins[report.began] = report
+            self._start_reports[report.began] = report
         self._waiting[report] = None
         self._empty.clear()
         self._wake.set()
@@ -89,26 +89,26 @@ class CommandReporter:
         reports = list(self._waiting)[:BATCH_LIMIT]
         if not reports:
             return
-        crowd = [report for report in reports if not report.suspect]
-        complete = await self._send(crowd) if crowd else True
+        others = [report for report in reports if not report.suspect]
+        complete = await self._send(others) if others else True
         for suspect in [report for report in reports if report.suspect]:
             complete = await self._send([suspect]) and complete
-        await self._settle_trouble(complete)
+        await self._settle_problem(complete)
 
     async def _reachable(self) -> None:
-        while (reason := self._obstacle()) is not None:
+        while (reason := self._blocked_reason()) is not None:
             await self._outage.note(KEY, f"the broker is blocked and takes no messages: {reason}")
             if self._broker.blocked is None:
-                await self._broker.wait_up(5.0)
+                await self._broker.wait_connected(5.0)
             else:
                 await asyncio.sleep(POLL_INTERVAL_S)
 
-    def _obstacle(self) -> str | None:
+    def _blocked_reason(self) -> str | None:
         if self._broker.blocked is not None:
             return self._broker.blocked
-        return None if self._broker.state is LinkState.UP else self._broker.trouble or "not connected"
+        return None if self._broker.state is LinkState.UP else self._broker.problem or "not connected"
 
-    async def _settle_trouble(self, complete: bool) -> None:
+    async def _settle_problem(self, complete: bool) -> None:
         if complete:
             self._failures = 0
             await self._outage.over(KEY)
@@ -165,23 +165,23 @@ class CommandReporter:
         strays = [report.delivery for report in reports if report.delivery]
         for report in reports:
             self._forget(report)
-            setattr(self._desk.counts, report.count, getattr(self._desk.counts, report.count) + 1)
+            setattr(self._in_flight.counts, report.count, getattr(self._in_flight.counts, report.count) + 1)
         if jobs:
             crash.point("worker.after_confirm")
-            await self._desk.reported(jobs)
-            _tell(reports)
+            await self._in_flight.reported(jobs)
+            _log_reports(reports)
         if strays:
             crash.point("worker.after_burial")
-            await self._desk.consumer.acknowledge(strays)
+            await self._in_flight.consumer.acknowledge(strays)
 
     def _forget(self, report: CommandReport) -> None:
         self._waiting.pop(report, None)
-        if report.began is not None and self._begins.get(report.began) is report:
-            del self._begins[report.began]
+        if report.began is not None and self._start_reports.get(report.began) is report:
+            del self._start_reports[report.began]
 
 
-def _tell(reports: Sequence[CommandReport]) -> None:
+def _log_reports(reports: Sequence[CommandReport]) -> None:
     jobs = [(report.job, report.count) for report in reports if report.job is not None]
     for job, count in jobs if LOGGER.isEnabledFor(logging.DEBUG) else ():
         command = job.command
-        LOGGER.debug("%s %d: %s is %s", command.saga, command.app_id, command.type, count, extra=job.told)
+        LOGGER.debug("%s %d: %s is %s", command.saga, command.app_id, command.type, count, extra=job.log_fields)

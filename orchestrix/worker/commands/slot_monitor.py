@@ -19,20 +19,20 @@ MONITOR_INTERVAL_S: Final = 0.2
 class SlotObserver(Protocol):
     """An observer of the running commands."""
 
-    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+    def observe(self, busy: Iterable[CommandDelivery], now: float) -> None:
         """`busy` are the running commands, `now` is of `clock.monotonic()`. Must not block."""
 
 
 class SlotMonitor:
-    """Shows the running commands to each of `looks`, one after the other; then `ease` may requeue some."""
+    """Shows the running commands to each of `observers`, one after the other; then `rebalance` may requeue some."""
 
     def __init__(
         self,
         busy: Callable[[], Sequence[CommandDelivery]],
-        looks: Sequence[SlotObserver],
-        ease: Callable[[float], Awaitable[None]],
+        observers: Sequence[SlotObserver],
+        rebalance: Callable[[float], Awaitable[None]],
     ) -> None:
-        self._busy, self._looks, self._ease = busy, looks, ease
+        self._busy, self._observers, self._rebalance = busy, observers, rebalance
         self._wake = WakeSignal()
 
     def wake(self) -> None:
@@ -45,9 +45,9 @@ class SlotMonitor:
             await self._wake.wait(None)
         await asyncio.sleep(MONITOR_INTERVAL_S)
         busy, now = self._busy(), clock.monotonic()
-        for one in self._looks:
-            one.look(busy, now)
-        await self._ease(now)
+        for one in self._observers:
+            one.observe(busy, now)
+        await self._rebalance(now)
 
 
 class PrefetchGrowth:
@@ -57,18 +57,18 @@ class PrefetchGrowth:
     worker, and every other command in flight then counts a worker death.
     """
 
-    def __init__(self, consumer: Consumer, desk: InFlightCommands) -> None:
-        self._consumer, self._desk = consumer, desk
+    def __init__(self, consumer: Consumer, in_flight: InFlightCommands) -> None:
+        self._consumer, self._in_flight = consumer, in_flight
         self._last = float("-inf")
         self._retried, self._since = 0, float("inf")
 
-    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+    def observe(self, busy: Iterable[CommandDelivery], now: float) -> None:
         """Grows by one factor every two seconds, as long as there is a reason."""
-        if self._desk.retried > self._retried:
+        if self._in_flight.retried > self._retried:
             self._since = min(self._since, now)
         if now - self._last < TRUSTED_AFTER_S:
             return
         working = any(job.begun is not None and now - job.begun >= TRUSTED_AFTER_S for job in busy)
         if working or now - self._since >= TRUSTED_AFTER_S:
-            self._last, self._retried, self._since = now, self._desk.retried, float("inf")
+            self._last, self._retried, self._since = now, self._in_flight.retried, float("inf")
             self._consumer.grow()

@@ -37,28 +37,28 @@ EMPTY_POLLS: Final = 2
 
 
 class CommandSlots:
-    """As many tasks as commands may run at once; suspect commands come one by one, through `suspects`."""
+    """As many tasks as commands may run at once; suspect commands come one by one, through `redeliveries`."""
 
     def __init__(
         self,
-        desk: InFlightCommands,
+        in_flight: InFlightCommands,
         handlers: HandlerTable,
         reporter: CommandReporter,
         outage: Backpressure,
         settings: WorkerSettings,
         more: MoreTime,
         window: PrefetchWindow,
-        suspects: RedeliveryScheduler,
-        places: StuckSlots,
+        redeliveries: RedeliveryScheduler,
+        slots: StuckSlots,
         groups: GroupStore,
     ) -> None:
-        self._desk = desk
+        self._in_flight = in_flight
         self._handlers = handlers
         self._reporter = reporter
         self._outage = outage
         self._settings = settings
         self._more = more
-        self._window, self._suspects, self._places = window, suspects, places
+        self._window, self._redeliveries, self._slot_count = window, redeliveries, slots
         self._groups = groups
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._ready: deque[CommandDelivery] = deque()
@@ -67,7 +67,7 @@ class CommandSlots:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._tasks: set[asyncio.Task[None]] = set()
-        suspects.use(self)
+        redeliveries.use(self)
 
     @property
     def busy(self) -> list[CommandDelivery]:
@@ -77,14 +77,14 @@ class CommandSlots:
     def put(self, job: CommandDelivery) -> None:
         """Queues the command for a slot; returns at once."""
         if job.suspect:
-            self._suspects.put(job)
+            self._redeliveries.put(job)
         else:
             self._ready.append(job)
             self._arrived.release()
 
-    def start(self, triage: CommandAdmission, watch: SlotMonitor) -> None:
-        """Starts the slots; `triage` checks again what had to wait."""
-        self._triage, self._watch = triage, watch
+    def start(self, admission: CommandAdmission, watch: SlotMonitor) -> None:
+        """Starts the slots; `admission` checks again what had to wait."""
+        self._admission, self._watch = admission, watch
         self._tasks = {asyncio.create_task(self._serve(), name="runner") for _ in range(self._settings.concurrency)}
 
     @property
@@ -102,7 +102,7 @@ class CommandSlots:
 
     def beside(self, job: CommandDelivery) -> set[CommandDelivery]:
         """What else is in flight, except for commands that never end."""
-        return self._desk.held - {job} - self._places.lost.keys()
+        return self._in_flight.held - {job} - self._slot_count.lost.keys()
 
     async def emptied(self, job: CommandDelivery) -> None:
         """Waits until nothing else is in flight."""
@@ -111,27 +111,27 @@ class CommandSlots:
             quiet = quiet + 1 if not self.beside(job) else 0
             await asyncio.sleep(EMPTY_POLL_INTERVAL_S)
 
-    def condemn(self, job: CommandDelivery) -> None:
+    def report_worker_crashes(self, job: CommandDelivery) -> None:
         """Fails the step before the broker's own delivery limit silently drops the command."""
         died = counted(job.deaths, "worker")
         message = f"{died} died while processing {job.command.type}, the last one running nothing else"
-        LOGGER.error("%s: not retrying", message, extra=job.told)
+        LOGGER.error("%s: not retrying", message, extra=job.log_fields)
         outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
         self._reporter.add(CommandReport(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))
 
-    async def ease(self, now: float) -> None:
+    async def requeue_waiting(self, now: float) -> None:
         """Requeues what has waited for long, because other workers may have a free slot; all that waits if no slot is
         left here."""
-        waiting = list(self._ready) if self._places.gone else self._window.ahead(self._ready, now)
+        waiting = list(self._ready) if self._slot_count.gone else self._window.ahead(self._ready, now)
         for job in waiting:
             self._ready.remove(job)
-        await self._desk.give_back(waiting)
+        await self._in_flight.requeue(waiting)
 
     async def stop(self, timeout: float) -> None:
         """Requeues what has not started, and waits up to `timeout` seconds for the rest, which is then cancelled."""
-        await self._suspects.stop()
+        await self._redeliveries.stop()
         waiting, self._ready = list(self._ready), deque()
-        await self._desk.give_back(waiting + self._suspects.drain())
+        await self._in_flight.requeue(waiting + self._redeliveries.drain())
         try:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
@@ -142,7 +142,7 @@ class CommandSlots:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
-        await self._desk.give_back(left + self._suspects.drain())  # some may have arrived meanwhile
+        await self._in_flight.requeue(left + self._redeliveries.drain())  # some may have arrived meanwhile
 
     async def _serve(self) -> None:
         while True:
@@ -166,12 +166,12 @@ class CommandSlots:
             if ends_task(error, task):
                 raise
             LOGGER.error("internal error of the worker at %s", job.command.type, exc_info=printable(error))
-            await self._desk.reject([job])
+            await self._in_flight.reject([job])
         finally:
             self._busy.pop(job, None)
             if not self._busy:
                 self._quiet.set()
-        await self._places.back(job)
+        await self._slot_count.back(job)
 
     async def _run(self, job: CommandDelivery) -> None:
         failures = 0
@@ -187,15 +187,15 @@ class CommandSlots:
 
     async def _due(self, job: CommandDelivery) -> bool:
         """Whether the work is to start now; if not, the command has been settled."""
-        if self._desk.stopping.is_set():
-            await self._desk.give_back([job])
+        if self._in_flight.stopping.is_set():
+            await self._in_flight.requeue([job])
             return False
-        if not self._desk.alive(job):
-            self._desk.forget(job)
+        if not self._in_flight.alive(job):
+            self._in_flight.forget(job)
             return False
-        if job.looked is not None and clock.monotonic() - job.looked <= GUARD_MAX_AGE_S:
+        if job.checked_at is not None and clock.monotonic() - job.checked_at <= GUARD_MAX_AGE_S:
             return True
-        return bool(await self._triage.look([job]))
+        return bool(await self._admission.select_runnable([job]))
 
     async def _attempt(self, job: CommandDelivery, failures: int) -> bool:
         """Whether there is something to report; if not, the worker's own infrastructure is unavailable."""
@@ -206,7 +206,7 @@ class CommandSlots:
             outgoing, good = await invoke(self._handlers[queue], job, self._more, context)
         except INFRASTRUCTURE_ERRORS as error:
             await self._outage.note(job.command.id, error)
-            await self._desk.pause(backoff(failures))
+            await self._in_flight.pause(backoff(failures))
             return False
         finally:
             begun, job.begun = job.begun, None

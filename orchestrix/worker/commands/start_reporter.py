@@ -27,15 +27,15 @@ class StartReporter:
 
     def __init__(self, reporter: CommandReporter) -> None:
         self._reporter = reporter
-        self._told: set[CommandDelivery] = set()
+        self._reported: set[CommandDelivery] = set()
 
-    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+    def observe(self, busy: Iterable[CommandDelivery], now: float) -> None:
         """Reports the start of those among `busy` that are due."""
         busy = list(busy)
-        self._told.intersection_update(busy)
+        self._reported.intersection_update(busy)
         for job in busy:
-            if job.begun is not None and job not in self._told and now - job.begun >= self._after(job, now):
-                self._told.add(job)
+            if job.begun is not None and job not in self._reported and now - job.begun >= self._after(job, now):
+                self._reported.add(job)
                 self._reporter.add(CommandReport(events.started(job, now - job.begun), "started", began=job))
 
     def _after(self, job: CommandDelivery, now: float) -> float:

@@ -61,7 +61,7 @@ class StateGuard:
         self._database = database
         self._catalog = catalog
 
-    async def look(self, jobs: Sequence[CommandDelivery]) -> list[StateVerdict]:
+    async def check(self, jobs: Sequence[CommandDelivery]) -> list[StateVerdict]:
         """One verdict per command, in order. Raises `Unavailable`."""
         rows = await self._rows([job.command for job in jobs])
         for job in jobs:

@@ -26,61 +26,61 @@ STUCK_SLOT_HINT: Final = (
 class StuckSlots:
     """The lost slots: when no other slot is left, the worker takes nothing more and logs that."""
 
-    def __init__(self, desk: InFlightCommands, guard: StateGuard, outage: Backpressure, places: int) -> None:
-        self._desk, self._guard, self._outage, self._places = desk, guard, outage, places
+    def __init__(self, in_flight: InFlightCommands, guard: StateGuard, outage: Backpressure, slots: int) -> None:
+        self._in_flight, self._guard, self._outage, self._slot_count = in_flight, guard, outage, slots
         self.lost: dict[CommandDelivery, None] = {}
-        self._ask_at: dict[CommandDelivery, float] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._lookup_at: dict[CommandDelivery, float] = {}
+        self._lookup: asyncio.Task[None] | None = None
 
     @property
     def gone(self) -> bool:
         """Whether no slot is left."""
-        return len(self.lost) >= self._places
+        return len(self.lost) >= self._slot_count
 
-    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+    def observe(self, busy: Iterable[CommandDelivery], now: float) -> None:
         """Checks for those whose time is over whether their sagas have granted more."""
         over = [job for job in busy if job.begun is not None and now >= job.ends + GRACE_S and job not in self.lost]
-        due = [job for job in over if now >= self._ask_at.get(job, now)]
-        if due and (self._asking is None or self._asking.done()):
-            self._ask_at = {job: at for job, at in self._ask_at.items() if job in over}
-            self._asking = asyncio.create_task(self._ask(due), name="check of overdue commands")
+        due = [job for job in over if now >= self._lookup_at.get(job, now)]
+        if due and (self._lookup is None or self._lookup.done()):
+            self._lookup_at = {job: at for job, at in self._lookup_at.items() if job in over}
+            self._lookup = asyncio.create_task(self._ask(due), name="check of overdue commands")
 
     async def back(self, job: CommandDelivery) -> None:
         """Frees the slot: the command has ended, however late."""
-        self._ask_at.pop(job, None)
+        self._lookup_at.pop(job, None)
         if job not in self.lost:
             return
         del self.lost[job]
-        LOGGER.warning("%s ended late: its slot is free again", job.what, extra=job.told)
+        LOGGER.warning("%s ended late: its slot is free again", job.what, extra=job.log_fields)
         await self._outage.over(KEY)
 
     def stop(self) -> None:
         """Stops the checks."""
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._lookup is not None:
+            self._lookup.cancel()
 
     async def _ask(self, jobs: list[CommandDelivery]) -> None:
         for job in jobs:
             try:
-                left, (verdict,) = await self._guard.time_left(job), await self._guard.look([job])
+                left, (verdict,) = await self._guard.time_left(job), await self._guard.check([job])
             except OrchestrixError:
                 left, verdict = GRACE_S, StateVerdict.CURRENT
             if job.begun is None:
                 continue  # it has ended meanwhile
             if left > 0:
-                self._ask_at[job] = clock.monotonic() + min(left + GRACE_S, 60.0)
+                self._lookup_at[job] = clock.monotonic() + min(left + GRACE_S, 60.0)
             else:
-                await self._lose(job, verdict)
+                await self._abandon(job, verdict)
 
-    async def _lose(self, job: CommandDelivery, verdict: StateVerdict) -> None:
+    async def _abandon(self, job: CommandDelivery, verdict: StateVerdict) -> None:
         self.lost[job] = None
         late = clock.monotonic() - job.ends
-        left = self._places - len(self.lost)
+        left = self._slot_count - len(self.lost)
         LOGGER.error(
             "%s still runs %.0f s after its timeout: its slot is blocked until it ends; slots left: %d of %d; %s",
-            job.command.type, late, left, self._places, STUCK_SLOT_HINT, extra=job.told,
+            job.command.type, late, left, self._slot_count, STUCK_SLOT_HINT, extra=job.log_fields,
         )  # fmt: skip
         if verdict is not StateVerdict.CURRENT:
-            await self._desk.finish([job])  # else the consumer timeout would close the channel in half an hour
+            await self._in_flight.finish([job])  # else the consumer timeout would close the channel in half an hour
         if self.gone:
-            await self._outage.note(KEY, f"all {self._places} slots are blocked: restart this worker")
+            await self._outage.note(KEY, f"all {self._slot_count} slots are blocked: restart this worker")

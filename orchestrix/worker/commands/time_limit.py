@@ -21,7 +21,7 @@ MoreTime = Callable[[CommandDelivery], Awaitable[float]]
 """The seconds that the saga still waits for the command; 0 if it does not. May raise `Unavailable`."""
 
 
-async def no_more(job: CommandDelivery) -> float:
+async def no_extension(job: CommandDelivery) -> float:
     """The time of a step is what its command says: no more is granted."""
     return 0.0
 
@@ -38,7 +38,7 @@ class StepTimeLimit:
         self._more = more
         self._scope = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
-        self._asking: asyncio.Task[None] | None = None
+        self._lookup: asyncio.Task[None] | None = None
 
     @property
     def expired(self) -> bool:
@@ -55,8 +55,8 @@ class StepTimeLimit:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._lookup is not None:
+            self._lookup.cancel()
         await self._scope.__aexit__(kind, error, trace)
 
     def _wait(self, seconds: float) -> None:
@@ -64,18 +64,18 @@ class StepTimeLimit:
         self._timer = loop.call_later(min(seconds, MAX_RECHECK_INTERVAL_S), self._ask)
 
     def _ask(self) -> None:
-        self._asking = asyncio.create_task(self._decide(), name="step deadline")
+        self._lookup = asyncio.create_task(self._decide(), name="step deadline")
 
     async def _decide(self) -> None:
         try:
             left = await self._more(self._job)
-        except OrchestrixError as away:
-            LOGGER.debug("cannot check the deadline of %s: %s", self._job.what, away, extra=self._job.told)
+        except OrchestrixError as error:
+            LOGGER.debug("cannot check the deadline of %s: %s", self._job.what, error, extra=self._job.log_fields)
             left = RECHECK_INTERVAL_S
         except Exception:
-            LOGGER.exception("cannot check the deadline of %s", self._job.what, extra=self._job.told)
+            LOGGER.exception("cannot check the deadline of %s", self._job.what, extra=self._job.log_fields)
             left = 0.0
-        self._asking = None
+        self._lookup = None
         if left > 0:
             self._wait(left)
         else:

@@ -19,9 +19,9 @@ class VersionReader:
     """Reads stored versions. While the database is unavailable the worker takes no more commands, and keeps what it
     has."""
 
-    def __init__(self, reader: DefinitionReader, desk: InFlightCommands, outage: Backpressure) -> None:
+    def __init__(self, reader: DefinitionReader, in_flight: InFlightCommands, outage: Backpressure) -> None:
         self._reader = reader
-        self._desk = desk
+        self._in_flight = in_flight
         self._outage = outage
 
     async def find(self, keys: Sequence[Key]) -> bool:
@@ -33,7 +33,7 @@ class VersionReader:
             except INFRASTRUCTURE_ERRORS as error:
                 failures += 1
                 await self._outage.note(KEY, error)
-                if not await self._desk.pause(backoff(failures)):
+                if not await self._in_flight.pause(backoff(failures)):
                     return False
             else:
                 await self._outage.over(KEY)

@@ -28,91 +28,98 @@ Accept: TypeAlias = Callable[["AttemptRunner"], Awaitable[bool]]
 class AttemptRunner:
     """An attempt of this worker. `function` is None if the worker has none for the job.
 
-    `deliveries` are the copies of its dispatch that came before it was accepted. `halt` is its stop signal.
+    `deliveries` are the copies of its dispatch that came before it was accepted. `stop_signal` is its stop signal.
     """
 
     def __init__(
-        self, order: JobDispatch, function: JobFunction | None, delivery: Delivery, feed: ReportBuffer, worker_id: str
+        self,
+        dispatch: JobDispatch,
+        function: JobFunction | None,
+        delivery: Delivery,
+        report_buffer: ReportBuffer,
+        worker_id: str,
     ) -> None:
-        self.order = order
+        self.dispatch = dispatch
         self.deliveries = [delivery]
         self.accepted = False
-        self.halt = StopSignal()
+        self.stop_signal = StopSignal()
         self._function = function
         self._queue = delivery.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
-        self._feed = feed
-        self._reports = AttemptMessages(order, worker_id, trace_of(delivery))
+        self._report_buffer = report_buffer
+        self._reports = AttemptMessages(dispatch, worker_id, trace_of(delivery))
         self._progress: Mapping[str, Any] | None = None
         self._last_log = 0
-        self._performance: JobExecution | None = None
+        self._execution: JobExecution | None = None
 
     async def run(self, accept: Accept) -> AttemptOutcome | None:
         """How it ended, once its final status is confirmed; None if another worker has got it.
 
         `accept` acknowledges the dispatch; False says that the broker has redelivered it elsewhere.
         """
-        sending = asyncio.create_task(self._feed.run(), name=f"reports of job {self.order.history_id}")
+        sending = asyncio.create_task(self._report_buffer.run(), name=f"reports of job {self.dispatch.history_id}")
         try:
-            ending = self._stillborn()
+            ending = self._outcome_before_start()
             if ending is None:
                 if not await self._begin(accept):
                     return None
-                ending = await self._perform()
+                ending = await self._execute()
                 crash.point("worker.jobs.after_work")
-            self.halt.over = True
-            self._feed.end(partial(self._ended, ending))
+            self.stop_signal.over = True
+            self._report_buffer.end(partial(self._ended, ending))
             await sending
             if not self.accepted:
                 await accept(self)
             return ending
         finally:
-            self.halt.over = True
+            self.stop_signal.over = True
             sending.cancel()
 
     @property
-    def remade(self) -> bool:
+    def channels_redeclared(self) -> bool:
         """Whether the channels of its job were missing and were declared again."""
-        return self._feed.remade
+        return self._report_buffer.channels_redeclared
 
     @property
     def is_gone(self) -> bool:
         """Whether nothing of its function runs any more."""
-        return self._performance is None or self._performance.is_gone
+        return self._execution is None or self._execution.is_gone
 
     async def gone(self) -> None:
         """Waits until nothing of its function runs any more."""
-        if self._performance is not None:
-            await self._performance.gone()
+        if self._execution is not None:
+            await self._execution.gone()
 
     # What the job reports; see `context.JobReporter`.
 
     async def log(self, level: str, message: str) -> None:
-        await self._feed.put(partial(self._line, level, message))
+        await self._report_buffer.put(partial(self._line, level, message))
 
     async def progress(self, value: Mapping[str, Any]) -> None:
         self._progress = value
-        self._feed.show(self._running)
+        self._report_buffer.show(self._running)
 
     # Its lifecycle.
 
-    def _stillborn(self) -> AttemptOutcome | None:
+    def _outcome_before_start(self) -> AttemptOutcome | None:
         """The outcome of an attempt that has no function, or was cancelled before it began."""
         if self._function is None:
-            return unknown(self.order.handler, self._queue)
-        return halted(self.halt) if self.halt.cause is not None else None
+            return unknown(self.dispatch.handler, self._queue)
+        return halted(self.stop_signal) if self.stop_signal.cause is not None else None
 
     async def _begin(self, accept: Accept) -> bool:
         """The dispatch is acknowledged, and the work starts, only once RUNNING is confirmed."""
-        await self._feed.put(self._running)
-        await self._feed.confirmed()
+        await self._report_buffer.put(self._running)
+        await self._report_buffer.confirmed()
         return await accept(self)
 
-    async def _perform(self) -> AttemptOutcome:
+    async def _execute(self) -> AttemptOutcome:
         assert self._function is not None, "it is not stillborn"
         loop = asyncio.get_running_loop()
-        context = JobContext(self.order, self._queue, self, self.halt, partial(ask, loop), self._function.settings)
-        self._performance = JobExecution(self._function, context, self.halt, self.order.told)
-        return await self._performance.run()
+        context = JobContext(
+            self.dispatch, self._queue, self, self.stop_signal, partial(ask, loop), self._function.settings
+        )
+        self._execution = JobExecution(self._function, context, self.stop_signal, self.dispatch.log_fields)
+        return await self._execution.run()
 
     # Its messages.
 

@@ -46,12 +46,12 @@ class JobConsumer:
     """
 
     def __init__(
-        self, broker: Broker, consumer: Consumer, floor: JobSlots, counts: JobCounts, look: StateLookup
+        self, broker: Broker, consumer: Consumer, job_slots: JobSlots, counts: JobCounts, check_state: StateLookup
     ) -> None:
-        self._broker, self._consumer, self._floor, self._counts = broker, consumer, floor, counts
-        self._look = look
-        self._beside: set[asyncio.Task[None]] = set()
-        floor.look_again = self._take
+        self._broker, self._consumer, self._job_slots, self._counts = broker, consumer, job_slots, counts
+        self._check_state = check_state
+        self._tasks: set[asyncio.Task[None]] = set()
+        job_slots.check_again = self._take
 
     async def round(self) -> None:
         """Takes one batch."""
@@ -64,26 +64,26 @@ class JobConsumer:
 
     def stop(self) -> None:
         """Dead-letters and checks nothing more: the broker redelivers what is left."""
-        for task in self._beside:
+        for task in self._tasks:
             task.cancel()
 
     async def _take(self, deliveries: Sequence[Delivery]) -> None:
-        surplus = await self._sift([one for one in map(self._asked, deliveries) if one is not None])
-        await self._floor.follow()  # first, else what is requeued is redelivered here at once
-        await self._consumer.give_back(surplus)
+        surplus = await self._sort_by_verdict([one for one in map(self._read_dispatch, deliveries) if one is not None])
+        await self._job_slots.follow()  # first, else what is requeued is redelivered here at once
+        await self._consumer.requeue(surplus)
 
-    def _asked(self, delivery: Delivery) -> ReceivedDispatch | None:
+    def _read_dispatch(self, delivery: Delivery) -> ReceivedDispatch | None:
         try:
             return ReceivedDispatch(read(delivery.body), delivery)
         except UnreadableMessage as unreadable:
             self._refuse(delivery, str(unreadable))
             return None
 
-    async def _sift(self, asked: Sequence[ReceivedDispatch]) -> list[Delivery]:
+    async def _sort_by_verdict(self, asked: Sequence[ReceivedDispatch]) -> list[Delivery]:
         """Those that must be requeued. An error of one does not affect the rest of the batch."""
         if not asked:
             return []
-        verdicts = await self._tried(lambda: self._looked(asked), asked[0].delivery)
+        verdicts = await self._tried(lambda: self._read_verdicts(asked), asked[0].delivery)
         if verdicts is None:
             return [one.delivery for one in asked]
         kept = {id(one) for one, verdict in verdicts if await self._tried(self._doing(one, verdict), one.delivery)}
@@ -101,35 +101,35 @@ class JobConsumer:
             await asyncio.sleep(RECEIVE_PAUSE_S)  # it may be redelivered at once
             return None
 
-    async def _looked(self, asked: Sequence[ReceivedDispatch]) -> list[tuple[ReceivedDispatch, DispatchVerdict]]:
+    async def _read_verdicts(self, asked: Sequence[ReceivedDispatch]) -> list[tuple[ReceivedDispatch, DispatchVerdict]]:
         """The verdicts on those whose channel is open, as soon as the database is reachable."""
         failures, since = 0, clock.monotonic()
         while True:
             living = [one for one in asked if self._consumer.alive(one.delivery)]
             try:
-                found = list(zip(living, await self._look(living), strict=True))
+                found = list(zip(living, await self._check_state(living), strict=True))
                 break
-            except INFRASTRUCTURE_ERRORS as away:
-                if self._floor.stopping:
+            except INFRASTRUCTURE_ERRORS as error:
+                if self._job_slots.stopping:
                     found = []
                     break
                 failures += 1
-                await self._wait(failures, away)
+                await self._wait(failures, error)
                 if clock.monotonic() - since >= REOPEN_AFTER_S:
                     since = clock.monotonic()
                     LOGGER.warning("jobs paused for %d s, requeueing them for other workers", REOPEN_AFTER_S)
                     await self._consumer.reopen()
         if failures:
             LOGGER.warning("jobs resumed")
-            self._floor.away = False
-            await self._floor.follow()
+            self._job_slots.database_down = False
+            await self._job_slots.follow()
         return found
 
-    async def _wait(self, failures: int, away: Exception) -> None:
+    async def _wait(self, failures: int, error: Exception) -> None:
         if failures == 1:
-            LOGGER.warning("jobs paused: %s", away)
-        self._floor.away = True
-        await self._floor.follow()
+            LOGGER.warning("jobs paused: %s", error)
+        self._job_slots.database_down = True
+        await self._job_slots.follow()
         await asyncio.sleep(backoff(failures))
 
     def _doing(self, one: ReceivedDispatch, verdict: DispatchVerdict) -> Callable[[], Awaitable[bool]]:
@@ -138,34 +138,34 @@ class JobConsumer:
     async def _do(self, one: ReceivedDispatch, verdict: DispatchVerdict) -> bool:
         """False if the delivery must be requeued."""
         match verdict:
-            case CurrentDispatch(order, cancelled):
+            case CurrentDispatch(dispatch, cancelled):
                 if cancelled is not None:
-                    self._floor.cancel(JobCancel(order.job_id, order.history_id, cancelled))
-                return await self._floor.admit(order, one.delivery)
+                    self._job_slots.cancel(JobCancel(dispatch.job_id, dispatch.history_id, cancelled))
+                return await self._job_slots.admit(dispatch, one.delivery)
             case StaleDispatch():
                 self._counts.stale += 1
                 await self._consumer.acknowledge([one.delivery])
             case DispatchHeldElsewhere():
                 self._begin(self._watch(one, verdict))
             case UnknownDispatch():
-                self._begin(self._look_again(one))
+                self._begin(self._check_again(one))
             case InvalidDispatch(reason):
                 self._refuse(one.delivery, reason)
         return True
 
-    async def _look_again(self, one: ReceivedDispatch) -> None:
+    async def _check_again(self, one: ReceivedDispatch) -> None:
         """Checks again for a while: the commit of its row may not be visible here yet. Nothing else waits for that."""
         until = clock.monotonic() + ROW_VISIBLE_TIMEOUT_S
         verdict: DispatchVerdict = UnknownDispatch("unknown")
         while isinstance(verdict, UnknownDispatch) and clock.monotonic() < until:
             await asyncio.sleep(RECEIVE_PAUSE_S)
-            [(_, verdict)] = await self._looked([one]) or [
+            [(_, verdict)] = await self._read_verdicts([one]) or [
                 (one, StaleDispatch())
             ]  # its channel is lost: it is redelivered
         if isinstance(verdict, UnknownDispatch):
-            await self._bury(one.delivery, verdict.reason)
+            await self._dead_letter(one.delivery, verdict.reason)
         elif not await self._do(one, verdict):
-            await self._consumer.give_back([one.delivery])
+            await self._consumer.requeue([one.delivery])
 
     async def _watch(self, one: ReceivedDispatch, first: DispatchHeldElsewhere) -> None:
         """Waits until the worker that has begun it sends one more heartbeat for it, or is silent, or the attempt is
@@ -176,19 +176,19 @@ class JobConsumer:
         verdict: DispatchVerdict = first
         while verdict == first:
             await asyncio.sleep(HOLDER_POLL_INTERVAL_S)
-            [(_, verdict)] = await self._looked([one]) or [(one, StaleDispatch())]
+            [(_, verdict)] = await self._read_verdicts([one]) or [(one, StaleDispatch())]
         if not await self._do(one, StaleDispatch() if isinstance(verdict, DispatchHeldElsewhere) else verdict):
-            await self._consumer.give_back([one.delivery])
+            await self._consumer.requeue([one.delivery])
 
     def _refuse(self, delivery: Delivery, reason: str) -> None:
-        self._begin(self._bury(delivery, reason))
+        self._begin(self._dead_letter(delivery, reason))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="dispatch that is not taken")
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _bury(self, delivery: Delivery, reason: str) -> None:
+    async def _dead_letter(self, delivery: Delivery, reason: str) -> None:
         self._counts.dead += 1
         await publish_dead_letter(self._broker, self._consumer, [(delivery, reason)])
         await self._consumer.acknowledge([delivery])

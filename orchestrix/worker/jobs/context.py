@@ -58,7 +58,7 @@ class UnawaitedCall(Coroutine[Any, Any, T_co]):
 
     def __init__(self, work: Coroutine[Any, Any, T_co], call: str) -> None:
         self._work, self._call, self._begun = work, call, False
-        self._place = _place()
+        self._caller_line = _caller_line()
 
     def __await__(self) -> Generator[Any, Any, T_co]:
         self._begun = True
@@ -83,8 +83,8 @@ class UnawaitedCall(Coroutine[Any, Any, T_co]):
     def __del__(self) -> None:
         if not self._begun:
             self._work.close()
-            told = self._call, self._call, self._place
-            LOGGER.error("%s(…) was not awaited, and did nothing: write await %s(…) (%s)", *told)
+            values = self._call, self._call, self._caller_line
+            LOGGER.error("%s(…) was not awaited, and did nothing: write await %s(…) (%s)", *values)
 
 
 def pending(asked: Awaitable[T_co], call: str) -> Awaitable[T_co]:
@@ -92,7 +92,7 @@ def pending(asked: Awaitable[T_co], call: str) -> Awaitable[T_co]:
     return UnawaitedCall(asked, call) if isinstance(asked, Coroutine) else asked
 
 
-def _place() -> str:
+def _caller_line() -> str:
     """The author's own line."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and is_ours(frame):
@@ -112,25 +112,25 @@ class JobContext:
 
     def __init__(
         self,
-        order: JobDispatch,
+        dispatch: JobDispatch,
         queue: str,
-        voice: JobReporter,
-        halt: StopSignal,
+        reporter: JobReporter,
+        stop_signal: StopSignal,
         ask: LoopCaller,
         settings: Any = None,
     ) -> None:
-        self.job_id = order.job_id
-        self.history_id = order.history_id
-        self.name = order.handler
+        self.job_id = dispatch.job_id
+        self.history_id = dispatch.history_id
+        self.name = dispatch.handler
         self.queue = queue
-        self.payload: Any = order.payload
-        self.attempt = order.attempt
-        self.correlation_id = order.correlation_id
-        self.timeout = order.timeout
+        self.payload: Any = dispatch.payload
+        self.attempt = dispatch.attempt
+        self.correlation_id = dispatch.correlation_id
+        self.timeout = dispatch.timeout
         self.settings = settings
-        self._ends = math.inf if order.timeout is None else clock.monotonic() + order.timeout
-        self._voice, self._halt, self._ask = voice, halt, ask
-        if (key := effect_key_in(order.payload)) is not None:
+        self._ends = math.inf if dispatch.timeout is None else clock.monotonic() + dispatch.timeout
+        self._reporter, self._stop_signal, self._ask = reporter, stop_signal, ask
+        if (key := effect_key_in(dispatch.payload)) is not None:
             self.effect_key = key
         self._given = frozenset(self.__dict__)
 
@@ -148,8 +148,8 @@ class JobContext:
         """
         if level not in LEVELS:
             raise BadCall(f"context.log(level={brief(level)}): unknown level; write {', '.join(LEVELS)}")
-        text = _cut(cleaned(text_of(message)))
-        return pending(self._speak(lambda: self._voice.log(level, text)), "context.log")
+        text = _truncated(cleaned(text_of(message)))
+        return pending(self._send(lambda: self._reporter.log(level, text)), "context.log")
 
     @called_as("await context.progress(50)", BadCall, "context.progress")
     def progress(self, done: float | Mapping[str, Any]) -> Awaitable[None]:
@@ -158,7 +158,7 @@ class JobContext:
         Raises `BadCall` for what is neither, `JobCancelled` once the attempt has ended.
         """
         value = _progress(done)
-        return pending(self._speak(lambda: self._voice.progress(value)), "context.progress")
+        return pending(self._send(lambda: self._reporter.progress(value)), "context.progress")
 
     @property
     def cancelled(self) -> bool:
@@ -166,15 +166,15 @@ class JobContext:
 
         A job that has seen this to be true and then returns counts as stopped, not as done.
         """
-        if self._halt.cause is None and not self._halt.over:
+        if self._stop_signal.cause is None and not self._stop_signal.over:
             return False
-        self._halt.noticed = True
+        self._stop_signal.noticed = True
         return True
 
     @property
     def cancel_reason(self) -> str | None:
         """Why it is to stop; None while it is not."""
-        return self._why if self.cancelled else None
+        return self._end_reason if self.cancelled else None
 
     def raise_if_cancelled(self) -> None:
         """Raises `JobCancelled` if the job is to stop."""
@@ -193,7 +193,7 @@ class JobContext:
         async def wait() -> bool:
             try:
                 async with asyncio.timeout(longest):
-                    await self._halt.wait()
+                    await self._stop_signal.wait()
             except TimeoutError:
                 pass
             return self.cancelled
@@ -210,17 +210,17 @@ class JobContext:
                 raise BadCall(f"context.{name} cannot be set{_call_of(name)}")
             super().__setattr__(name, value)
 
-    def _speak(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
-        if self._halt.over:
-            raise JobCancelled(self._why)
+    def _send(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
+        if self._stop_signal.over:
+            raise JobCancelled(self._end_reason)
         try:
             return self._ask(work)
         except asyncio.CancelledError:  # a thread waited for room until the attempt had ended
-            raise JobCancelled(self._why) from None
+            raise JobCancelled(self._end_reason) from None
 
     @property
-    def _why(self) -> str:
-        return self._halt.reason or "the job has ended"
+    def _end_reason(self) -> str:
+        return self._stop_signal.reason or "the job has ended"
 
 
 def _call_of(name: str) -> str:
@@ -228,7 +228,7 @@ def _call_of(name: str) -> str:
     return f": write await context.{name}(…)" if name in ("log", "progress") else ""
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= MAX_LOG else f"{text[:MAX_LOG]}… ({len(text) - MAX_LOG} more characters)"
 
 

@@ -36,7 +36,7 @@ class JobDispatch:
         return None if self.timeout_ms is None else self.timeout_ms / 1000
 
     @property
-    def told(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """The log fields of the attempt."""
         return {"correlation_id": self.correlation_id, "job_id": self.job_id, "history_id": self.history_id}
 

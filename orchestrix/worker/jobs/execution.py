@@ -36,22 +36,33 @@ class JobExecution:
     """One running function: it ends by itself, or is told to stop, then cancelled, then abandoned."""
 
     def __init__(
-        self, function: JobFunction, context: JobContext, halt: StopSignal, told: Mapping[str, object], how: Call = call
+        self,
+        function: JobFunction,
+        context: JobContext,
+        stop_signal: StopSignal,
+        log_fields: Mapping[str, object],
+        how: Call = call,
     ) -> None:
-        self._function, self._context, self._halt, self._told, self._how = function, context, halt, told, how
+        self._function, self._context, self._stop_signal, self._log_fields, self._how = (
+            function,
+            context,
+            stop_signal,
+            log_fields,
+            how,
+        )
         self._work: asyncio.Task[FunctionResult] | None = None
 
     async def run(self) -> AttemptOutcome:
         """How it ended. A thread, or a function that ignores its cancellation, may still run then."""
-        if self._halt.cause is not None:
-            return halted(self._halt)
+        if self._stop_signal.cause is not None:
+            return halted(self._stop_signal)
         work = self._work = asyncio.create_task(self._outcome(), name=f"job {self._context.history_id}")
         try:
             timeout = self._context.timeout
-            await _first(work, self._halt.wait(), None if timeout is None else timeout + TIMEOUT_GRACE_S)
+            await _first(work, self._stop_signal.wait(), None if timeout is None else timeout + TIMEOUT_GRACE_S)
             if not work.done():
                 self._time_out()
-                await _first(work, self._halt.urgent(), self._function.grace)
+                await _first(work, self._stop_signal.urgent(), self._function.grace)
             if not work.done():
                 await self._cancel(work)
         except asyncio.CancelledError:
@@ -82,7 +93,7 @@ class JobExecution:
     def _time_out(self) -> None:
         timeout = self._context.timeout
         if timeout is not None:  # else it was told to stop: the first cause counts
-            self._halt.set(StopCause.TIMED_OUT, f"timed out after {duration(timeout)}")
+            self._stop_signal.set(StopCause.TIMED_OUT, f"timed out after {duration(timeout)}")
 
     async def _cancel(self, work: asyncio.Task[FunctionResult]) -> None:
         if is_async(self._function.function):  # a thread would go on, and nothing would wait for it
@@ -96,30 +107,30 @@ class JobExecution:
                 "job %s did not stop when cancelled: its slot is blocked until it ends; %s",
                 name,
                 STUCK_SLOT_HINT,
-                extra=self._told,
+                extra=self._log_fields,
             )
-            return halted(self._halt, "; it did not stop in time and may still run")
+            return halted(self._stop_signal, "; it did not stop in time and may still run")
         value, error = work.result()
         if error is not None:
-            self._tell(error)
-        if self._halt.cause is not None and (error is not None or self._halt.noticed):
-            return halted(self._halt)
+            self._log_error(error)
+        if self._stop_signal.cause is not None and (error is not None or self._stop_signal.noticed):
+            return halted(self._stop_signal)
         return raised(error) if error is not None else self._returned(value)
 
     def _returned(self, value: object) -> AttemptOutcome:
         ending = returned(value)
         if ending.error is not None:
-            LOGGER.error("job %s failed: %s", self._context.name, ending.error.message, extra=self._told)
+            LOGGER.error("job %s failed: %s", self._context.name, ending.error.message, extra=self._log_fields)
         return ending
 
-    def _tell(self, error: BaseException) -> None:
+    def _log_error(self, error: BaseException) -> None:
         """Logs the stack trace of an unexpected error, in this worker's log alone."""
         if isinstance(error, StepFailed):
             failure = step_error_of(error)
-            told = self._context.name, failure.type, failure.message
-            LOGGER.warning("job %s failed: %s: %s", *told, extra=self._told)
-        elif self._halt.cause is None or not isinstance(error, asyncio.CancelledError):
-            LOGGER.error("job %s failed", self._context.name, exc_info=traced(error), extra=self._told)
+            values = self._context.name, failure.type, failure.message
+            LOGGER.warning("job %s failed: %s: %s", *values, extra=self._log_fields)
+        elif self._stop_signal.cause is None or not isinstance(error, asyncio.CancelledError):
+            LOGGER.error("job %s failed", self._context.name, exc_info=traced(error), extra=self._log_fields)
 
 
 async def _first(work: asyncio.Task[FunctionResult], other: Coroutine[Any, Any, None], timeout: float | None) -> None:

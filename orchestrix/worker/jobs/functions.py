@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from orchestrix.errors import ConfigError
-from orchestrix.saga.validation.arguments import SECONDS, brief, complaint
+from orchestrix.saga.validation.arguments import SECONDS, brief, type_problem
 from orchestrix.saga.validation.names import normal
 from orchestrix.saga.validation.signatures import called_as
-from orchestrix.worker.function_checks import checked, place_of
+from orchestrix.worker.function_checks import checked, describe_function
 
 from .context import JobContext
 
@@ -37,7 +37,7 @@ class JobFunction:
     @property
     def place(self) -> str:
         """The function, for people."""
-        return place_of(self.function)
+        return describe_function(self.function)
 
 
 registered_jobs: list[JobFunction] = []
@@ -64,15 +64,15 @@ def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callab
     return register
 
 
-def _check_grace(called: str, grace: float) -> None:
-    if (wrong := complaint(f"@job({brief(called)}, ", "grace", grace, SECONDS)) is not None:
+def _check_grace(name: str, grace: float) -> None:
+    if (wrong := type_problem(f"@job({brief(name)}, ", "grace", grace, SECONDS)) is not None:
         raise ConfigError(wrong)
 
 
 def _name(name: object) -> str:
     """The name in NFC, as in a submitted job. Raises `ConfigError`."""
     if not isinstance(name, str):
-        what = place_of(name) if callable(name) else brief(name)
+        what = describe_function(name) if callable(name) else brief(name)
         raise ConfigError(f'@job({what}): write the job\'s name, as in @job("reindex")')
     try:
         return normal(name)

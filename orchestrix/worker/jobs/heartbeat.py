@@ -32,11 +32,16 @@ class JobWorkerHeartbeat:
         topology: Topology,
         worker_id: str,
         queues: Sequence[str],
-        floor: JobSlots,
-        every: float,
+        job_slots: JobSlots,
+        interval_s: float,
     ) -> None:
         self._broker, self._topology = broker, topology
-        self._worker_id, self._queues, self._floor, self._every = worker_id, list(queues), floor, every
+        self._worker_id, self._queues, self._job_slots, self._interval_s = (
+            worker_id,
+            list(queues),
+            job_slots,
+            interval_s,
+        )
         self._declared = 0
         self._state: State = "ALIVE"
         self._wake = WakeSignal()
@@ -44,11 +49,11 @@ class JobWorkerHeartbeat:
 
     async def round(self) -> None:
         """Declares, publishes, and waits for the next time."""
-        if await self._broker.wait_up(self._every):
+        if await self._broker.wait_connected(self._interval_s):
             if self._declared != self._broker.generation:
                 await self._declare(self._broker.generation)
-            await self._broker.publish([self._message()], timeout=self._every / 2)
-            await self._wake.wait(self._every)
+            await self._broker.publish([self._message()], timeout=self._interval_s / 2)
+            await self._wake.wait(self._interval_s)
 
     def drain(self) -> None:
         """Reports at once, and from now on, that the worker serves no queue any more."""
@@ -74,9 +79,11 @@ class JobWorkerHeartbeat:
         fields = {
             "workerId": self._worker_id,
             "queues": self._queues,
-            "jobs": [{"jobId": one.job_id, "historyId": one.history_id} for one in self._floor.shown()],
+            "jobs": [
+                {"jobId": one.job_id, "historyId": one.history_id} for one in self._job_slots.heartbeat_dispatches()
+            ],
             "state": self._state,
-            **({"lostPlaces": self._floor.lost} if self._floor.lost else {}),
+            **({"lostPlaces": self._job_slots.lost} if self._job_slots.lost else {}),
             "timestamp": moment(now),
         }
         return Outgoing(

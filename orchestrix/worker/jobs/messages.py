@@ -22,7 +22,7 @@ LOG: Final = "job.log"
 class AttemptMessages:
     """Makes the messages of one attempt. `headers` are the trace context that its dispatch brought."""
 
-    order: JobDispatch
+    dispatch: JobDispatch
     worker_id: str
     headers: Mapping[str, str]
 
@@ -40,21 +40,21 @@ class AttemptMessages:
         """A line of its log."""
         now = clock.now()
         fields = {"level": level, "message": message, "at": moment(now)}
-        return self._message(self.order.logs, LOG, seq, now, fields)
+        return self._message(self.dispatch.logs, LOG, seq, now, fields)
 
     def _status(self, seq: int, status: str, progress: Mapping[str, Any] | None, **more: object) -> Outgoing:
         fields = {"status": status, "progress": progress, "result": None, "error": None, **more}
-        return self._message(self.order.status, STATUS, seq, clock.now(), fields)
+        return self._message(self.dispatch.status, STATUS, seq, clock.now(), fields)
 
     def _message(self, queue: str, type: str, seq: int, now: datetime, fields: Mapping[str, object]) -> Outgoing:
-        order = self.order
-        who = {"jobId": order.job_id, "historyId": order.history_id, "workerId": self.worker_id, "seq": seq}
+        dispatch = self.dispatch
+        who = {"jobId": dispatch.job_id, "historyId": dispatch.history_id, "workerId": self.worker_id, "seq": seq}
         return Outgoing(
             exchange="",
             routing_key=queue,
             body=dump({**who, **fields}),
             message_id=clock.uuid7(),
-            correlation_id=order.correlation_id,
+            correlation_id=dispatch.correlation_id,
             type=type,
             timestamp=now,
             headers=self.headers,

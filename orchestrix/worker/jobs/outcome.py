@@ -39,16 +39,18 @@ def raised(error: BaseException) -> AttemptOutcome:
     ours."""
     if isinstance(error, StepFailed):
         return AttemptOutcome("FAILED", error=step_error_of(error))
-    told = unexpected_error(error)
-    return AttemptOutcome("FAILED", error=replace(told, type=f"Handler{told.type}") if told.type in _OWN else told)
+    failure = unexpected_error(error)
+    return AttemptOutcome(
+        "FAILED", error=replace(failure, type=f"Handler{failure.type}") if failure.type in _OWN else failure
+    )
 
 
-def halted(halt: StopSignal, more: str = "") -> AttemptOutcome:
+def halted(stop_signal: StopSignal, more: str = "") -> AttemptOutcome:
     """The outcome of a function that was told to stop."""
-    if halt.cause is StopCause.CANCELLED:
-        return AttemptOutcome("CANCELLED", error=StepError("Cancelled", halt.reason + more, retryable=False))
-    type = "Timeout" if halt.cause is StopCause.TIMED_OUT else "WorkerStopped"
-    return AttemptOutcome("FAILED", error=StepError(type, halt.reason + more, retryable=True))
+    if stop_signal.cause is StopCause.CANCELLED:
+        return AttemptOutcome("CANCELLED", error=StepError("Cancelled", stop_signal.reason + more, retryable=False))
+    type = "Timeout" if stop_signal.cause is StopCause.TIMED_OUT else "WorkerStopped"
+    return AttemptOutcome("FAILED", error=StepError(type, stop_signal.reason + more, retryable=True))
 
 
 def unknown(handler: str, queue: str) -> AttemptOutcome:

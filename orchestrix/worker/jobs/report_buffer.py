@@ -34,27 +34,27 @@ class ReportBuffer:
     """Numbers the messages of one attempt from 1, and publishes them until all are confirmed.
 
     Many are in flight at once. Where one is not confirmed, it and all after it are republished, so that the last copies
-    are in order; an unconfirmed message is never dropped. `last` is the number of the latest message; `remade` says
-    whether its channels were missing and were declared again.
+    are in order; an unconfirmed message is never dropped. `last` is the number of the latest message;
+    `channels_redeclared` says whether its channels were missing and were declared again.
     """
 
     def __init__(self, broker: Broker, topology: Topology) -> None:
         self._broker, self._topology = broker, topology
         self.last = 0
-        self.remade = False
+        self.channels_redeclared = False
         self._waiting: deque[Outgoing] = deque()
         self._bytes = 0
         self._latest: MessageFactory | None = None
         self._due = 0.0
         self._closed = self._alone = False
         self._wake = WakeSignal()
-        self._room, self._empty = asyncio.Event(), asyncio.Event()
+        self._has_room, self._empty = asyncio.Event(), asyncio.Event()
 
     async def put(self, make: MessageFactory) -> None:
         """Queues a message as soon as there is room. Raises `JobCancelled` after `end`."""
         while not self._closed and self._is_full:
-            self._room.clear()
-            await self._room.wait()
+            self._has_room.clear()
+            await self._has_room.wait()
         if self._closed:
             raise JobCancelled("the job has ended")
         self._add(make)
@@ -73,7 +73,7 @@ class ReportBuffer:
         self._flush()
         self._add(make)
         self._closed = True
-        self._room.set()
+        self._has_room.set()
 
     async def confirmed(self) -> None:
         """Waits until all queued messages are confirmed."""
@@ -84,7 +84,7 @@ class ReportBuffer:
         failures = 0
         while self._waiting or not self._closed:
             try:
-                await self._something()
+                await self._wait_for_reports()
                 await self._reachable()
                 sent = await self._send(self._batch())
             except Exception:
@@ -113,7 +113,7 @@ class ReportBuffer:
             self._latest, self._due = None, clock.monotonic() + PROGRESS_INTERVAL_S
             self._add(make)
 
-    async def _something(self) -> None:
+    async def _wait_for_reports(self) -> None:
         """Waits until there is something to send."""
         while True:
             wait = max(0.0, self._due - clock.monotonic())
@@ -132,7 +132,7 @@ class ReportBuffer:
     def _confirm(self, count: int) -> None:
         for _ in range(count):
             self._bytes -= len(self._waiting.popleft().body)
-        self._room.set()
+        self._has_room.set()
         if not self._waiting:
             self._empty.set()
 
@@ -143,7 +143,7 @@ class ReportBuffer:
             if self._broker.blocked is not None:
                 await asyncio.sleep(POLL_INTERVAL_S)
             elif self._broker.state is not LinkState.UP:
-                await self._broker.wait_up(5.0)
+                await self._broker.wait_connected(5.0)
             else:
                 return
 
@@ -156,10 +156,10 @@ class ReportBuffer:
         if good == len(batch):
             self._alone = False
             return True
-        await self._mend(results[good])
+        await self._remove_obstacle(results[good])
         return False
 
-    async def _mend(self, result: Published) -> None:
+    async def _remove_obstacle(self, result: Published) -> None:
         """Removes the obstacle that kept the message that is now first from being confirmed."""
         if result.outcome is Outcome.RETURNED:
             await self._declare()
@@ -169,7 +169,7 @@ class ReportBuffer:
             self._alone = result.channel_closed  # it, or one after it, is the cause: the next one is published alone
 
     async def _declare(self) -> None:
-        self.remade = True  # also by an incomplete declaration: some may exist
+        self.channels_redeclared = True  # also by an incomplete declaration: some may exist
         try:
             await self._broker.declare(self._topology)
         except (ConfigError, Unavailable) as error:

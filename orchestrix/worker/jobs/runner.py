@@ -34,11 +34,11 @@ RECEIVE_PAUSE_S: Final = 0.1
 
 
 class CancelListener:
-    """Reads the cancel messages of `consumer` and passes them to `hear`. A lost one is repeated after a later
+    """Reads the cancel messages of `consumer` and passes them to `on_cancel`. A lost one is repeated after a later
     heartbeat."""
 
-    def __init__(self, consumer: Consumer, hear: Callable[[JobCancel], None]) -> None:
-        self._consumer, self._hear = consumer, hear
+    def __init__(self, consumer: Consumer, on_cancel: Callable[[JobCancel], None]) -> None:
+        self._consumer, self._on_cancel = consumer, on_cancel
 
     async def round(self) -> None:
         """Receives one batch."""
@@ -48,16 +48,16 @@ class CancelListener:
             return
         for delivery in deliveries:
             try:
-                self._hear(read_cancel(delivery.body))
+                self._on_cancel(read_cancel(delivery.body))
             except UnreadableMessage as unreadable:
                 LOGGER.warning("unreadable cancel request of a job: %s", unreadable)
         await self._consumer.acknowledge(deliveries)
 
 
 class JobRunner:
-    """Serves job queues: at most `places` attempts at once, all named in a heartbeat every `beat` seconds.
+    """Serves job queues: at most `slots` attempts at once, all named in a heartbeat every `heartbeat_s` seconds.
 
-    `look` checks which dispatches are current: nothing else is executed.
+    `check_state` checks which dispatches are current: nothing else is executed.
 
     `worker_id` is its id in messages, another one at each start. Raises `ConfigError` for a queue that cannot be one,
     or if there is no job.
@@ -68,12 +68,12 @@ class JobRunner:
         broker: Broker,
         jobs: JobTable,
         queues: Sequence[str],
-        look: StateLookup,
+        check_state: StateLookup,
         *,
         worker_id: str,
-        places: int,
+        slots: int,
         stop_timeout: float,
-        beat: float,
+        heartbeat_s: float,
     ) -> None:
         if not jobs:
             what = 'this worker has no jobs: add a module with @job("…")'
@@ -84,21 +84,21 @@ class JobRunner:
         self.worker_id = worker_id
         self.topology = worker_topology(self.queues)
         self.counts = JobCounts()
-        self._broker, self._jobs, self._look = broker, jobs, look
-        self._places, self._stop_timeout, self._beat = places, stop_timeout, beat
+        self._broker, self._jobs, self._check_state = broker, jobs, check_state
+        self._slot_count, self._stop_timeout, self._heartbeat_s = slots, stop_timeout, heartbeat_s
         self._parts: _Parts | None = None
-        self._floor: JobSlots | None = None
+        self._job_slots: JobSlots | None = None
         self._beginning: asyncio.Task[None] | None = None
 
     @property
     def held(self) -> list[str]:
         """The ids of the jobs in flight, also while the runner stops."""
-        return [one.job_id for one in self._floor.held] if self._floor is not None else []
+        return [one.job_id for one in self._job_slots.held] if self._job_slots is not None else []
 
     @property
     def had(self) -> set[str]:
         """The ids of the jobs in flight, and of the latest that ended: their messages may not have been read yet."""
-        return {*self.held, *self._floor.lately} if self._floor is not None else set()
+        return {*self.held, *self._job_slots.recent} if self._job_slots is not None else set()
 
     async def start(self) -> None:
         """Consumes jobs as soon as the broker is reachable; returns at once."""
@@ -121,20 +121,22 @@ class JobRunner:
 
     async def _begin(self) -> None:
         """Declares before it consumes, so that no missing queue is reported that is about to be declared."""
-        await self._broker.wait_up()
+        await self._broker.wait_connected()
         with suppress(ConfigError, Unavailable):  # repeated, with its errors logged, before the first heartbeat
             await self._broker.declare(self.topology)
-        jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._places)
-        ear = worker_cancel_queue(self.worker_id)
-        words = await self._broker.consume([cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own=ear)
+        jobs = await self._broker.consume([dispatch_queue(one) for one in self.queues], self._slot_count)
+        listener = worker_cancel_queue(self.worker_id)
+        words = await self._broker.consume(
+            [cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own_topology=listener
+        )
         self._parts = _Parts(self, jobs, words)
-        self._floor = self._parts.floor
+        self._job_slots = self._parts.job_slots
         await self._parts.start()
 
-    def make(self, order: JobDispatch, delivery: Delivery) -> AttemptRunner:
+    def make(self, dispatch: JobDispatch, delivery: Delivery) -> AttemptRunner:
         """An attempt that has not begun."""
-        feed = ReportBuffer(self._broker, job_channels(order.job_id))
-        return AttemptRunner(order, self._jobs.get(order.handler), delivery, feed, self.worker_id)
+        report_buffer = ReportBuffer(self._broker, job_channels(dispatch.job_id))
+        return AttemptRunner(dispatch, self._jobs.get(dispatch.handler), delivery, report_buffer, self.worker_id)
 
 
 class _Parts:
@@ -142,16 +144,16 @@ class _Parts:
 
     def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer) -> None:
         self._consumers = jobs, words
-        self.floor = JobSlots(jobs, runner._places, runner.make, runner.counts)
-        self._intake = JobConsumer(runner._broker, jobs, self.floor, runner.counts, runner._look)
-        self._beat = JobWorkerHeartbeat(
-            runner._broker, runner.topology, runner.worker_id, runner.queues, self.floor, runner._beat
+        self.job_slots = JobSlots(jobs, runner._slot_count, runner.make, runner.counts)
+        self._consumer = JobConsumer(runner._broker, jobs, self.job_slots, runner.counts, runner._check_state)
+        self._heartbeat = JobWorkerHeartbeat(
+            runner._broker, runner.topology, runner.worker_id, runner.queues, self.job_slots, runner._heartbeat_s
         )
         self._loops = (
-            Loop("worker heartbeat", self._beat.round),
-            Loop("cancel listener", CancelListener(words, self.floor.cancel).round),
-            Loop("job slots", self.floor.round),
-            Loop("job consumer", self._intake.round),
+            Loop("worker heartbeat", self._heartbeat.round),
+            Loop("cancel listener", CancelListener(words, self.job_slots.cancel).round),
+            Loop("job slots", self.job_slots.round),
+            Loop("job consumer", self._consumer.round),
         )
 
     async def start(self) -> None:
@@ -160,33 +162,33 @@ class _Parts:
 
     async def stop(self, timeout: float) -> None:
         ends = clock.monotonic() + timeout
-        self.floor.stopping = True
-        self._beat.drain()
-        await self._halt()
-        await self.floor.give_back()
+        self.job_slots.stopping = True
+        self._heartbeat.drain()
+        await self._stop_signal()
+        await self.job_slots.requeue()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
-            LOGGER.warning("%s did not finish in time; abandoned", counted(len(self.floor.attempts), "job"))
-            self.floor.hurry("the worker stopped before the job ended")
+            LOGGER.warning("%s did not finish in time; abandoned", counted(len(self.job_slots.attempts), "job"))
+            self.job_slots.stop_now("the worker stopped before the job ended")
             await self._quiet(CANCEL_GRACE_S + FINAL_REPORT_TIMEOUT_S)
-        await self.floor.clear()
-        self._intake.stop()
+        await self.job_slots.clear()
+        self._consumer.stop()
         for loop in reversed(self._loops):
             await loop.stop()
-        await self._beat.leave()
+        await self._heartbeat.leave()
         for consumer in self._consumers:
             await consumer.close()
 
-    async def _halt(self) -> None:
+    async def _stop_signal(self) -> None:
         try:
             async with asyncio.timeout(2.0):
-                await self.floor.follow()
+                await self.job_slots.follow()
         except TimeoutError:
             LOGGER.warning("the broker does not answer; it will redeliver incoming jobs to other workers")
 
     async def _quiet(self, timeout: float) -> bool:
         try:
             async with asyncio.timeout(timeout):
-                await self.floor.quiet.wait()
+                await self.job_slots.idle.wait()
         except TimeoutError:
             return False
         return True

@@ -53,81 +53,81 @@ class RecentMemory(Generic[T]):
     """A map that keeps the latest ten thousand entries, each for an hour."""
 
     def __init__(self) -> None:
-        self._said: dict[str, tuple[float, T]] = {}
+        self._entries: dict[str, tuple[float, T]] = {}
 
     def put(self, key: str, value: T) -> None:
         """Stores `value`."""
-        self._said.pop(key, None)
-        self._said[key] = clock.monotonic() + MEMORY_S, value
-        if len(self._said) > MEMORY_LIMIT:
-            del self._said[next(iter(self._said))]
+        self._entries.pop(key, None)
+        self._entries[key] = clock.monotonic() + MEMORY_S, value
+        if len(self._entries) > MEMORY_LIMIT:
+            del self._entries[next(iter(self._entries))]
 
     def get(self, key: str) -> T | None:
         """The stored value, or None."""
-        until, value = self._said.get(key, (0.0, None))
+        until, value = self._entries.get(key, (0.0, None))
         return value if until > clock.monotonic() else None
 
 
 class JobSlots:
-    """The attempts in flight by their history id, at most `places` of them, and the consumer of their dispatches.
+    """The attempts in flight by their history id, at most `slots` of them, and the consumer of their dispatches.
 
     While all slots are taken nothing is consumed: other workers may have free slots. A slot is free again when nothing
     of the function runs any more, which may be after the attempt's end.
     """
 
     def __init__(
-        self, consumer: Consumer, places: int, make: Callable[[JobDispatch, Delivery], AttemptRunner], counts: JobCounts
+        self, consumer: Consumer, slots: int, make: Callable[[JobDispatch, Delivery], AttemptRunner], counts: JobCounts
     ) -> None:
         self.attempts: dict[str, AttemptRunner] = {}
-        self.lately: deque[str] = deque(maxlen=RECENT_JOBS_LIMIT)
+        self.recent: deque[str] = deque(maxlen=RECENT_JOBS_LIMIT)
         """The ids of the jobs whose attempts have ended here, the last one last."""
         self.stopping = False
-        self.away = False
+        self.database_down = False
         """Nothing is consumed: the database, which knows what is current, is unavailable."""
         self.lost = 0
         """How many slots are taken by functions that still run after their attempt has ended."""
-        self.quiet = asyncio.Event()
-        self.quiet.set()
-        self._consumer, self._places, self._make, self._counts = consumer, places, make, counts
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._consumer, self._slot_count, self._make, self._counts = consumer, slots, make, counts
         self._tasks: set[asyncio.Task[None]] = set()
-        self.look_again: Callable[[Sequence[Delivery]], Awaitable[None]] = consumer.give_back
+        self.check_again: Callable[[Sequence[Delivery]], Awaitable[None]] = consumer.requeue
         """Rechecks dispatches that were kept once a slot is free: they may be stale by then."""
         self._kept: list[tuple[JobDispatch, Delivery]] = []
-        self._looked_at: list[tuple[JobDispatch, Delivery]] = []
-        self._remade: dict[str, tuple[JobDispatch, int]] = {}
+        self._checking: list[tuple[JobDispatch, Delivery]] = []
+        self._recently_ended: dict[str, tuple[JobDispatch, int]] = {}
         self._ended: RecentMemory[bool] = RecentMemory()
         self._cancelled: RecentMemory[str] = RecentMemory()
-        self._vacated = WakeSignal()
+        self._slot_freed = WakeSignal()
         self._paused = False
         self._lock = asyncio.Lock()
 
     async def round(self) -> None:
         """Waits until a slot is free, and gives it to a kept dispatch, else to the next one."""
-        await self._vacated.wait(None)
+        await self._slot_freed.wait(None)
         while self._kept and not self._is_full:
-            free = self._places - len(self._tasks)
-            self._looked_at, self._kept = self._kept[:free], self._kept[free:]
+            free = self._slot_count - len(self._tasks)
+            self._checking, self._kept = self._kept[:free], self._kept[free:]
             try:
-                await self.look_again([delivery for _, delivery in self._looked_at])
+                await self.check_again([delivery for _, delivery in self._checking])
             finally:
-                self._looked_at = []
+                self._checking = []
         await self.follow()
 
-    async def admit(self, order: JobDispatch, delivery: Delivery) -> bool:
+    async def admit(self, dispatch: JobDispatch, delivery: Delivery) -> bool:
         """Begins the attempt; False if the delivery must be requeued."""
         if self.stopping:
             return False
-        if await self._is_copy(order, delivery):
+        if await self._is_copy(dispatch, delivery):
             return True
         if self._is_full:
-            return self._keep(order, delivery)
-        self._begin(order, delivery)
+            return self._keep(dispatch, delivery)
+        self._begin(dispatch, delivery)
         return True
 
     async def follow(self) -> None:
         """Consumes while a slot is free, and only then."""
         async with self._lock:
-            full = self.stopping or self.away or self._is_full
+            full = self.stopping or self.database_down or self._is_full
             if full and not self._paused:
                 self._paused = True
                 await self._consumer.pause()
@@ -135,24 +135,24 @@ class JobSlots:
                 self._paused = False
                 await self._consumer.resume()
 
-    def cancel(self, word: JobCancel) -> None:
+    def cancel(self, cancel: JobCancel) -> None:
         """Stops the attempts concerned, and remembers the cancel for dispatches still in flight."""
-        reason = word.reason or "it was cancelled"
+        reason = cancel.reason or "it was cancelled"
         for attempt in self.attempts.values():
-            if word.history_id in (None, attempt.order.history_id) and attempt.order.job_id == word.job_id:
-                attempt.halt.set(StopCause.CANCELLED, reason)
-        self._cancelled.put(word.history_id or word.job_id, reason)
+            if cancel.history_id in (None, attempt.dispatch.history_id) and attempt.dispatch.job_id == cancel.job_id:
+                attempt.stop_signal.set(StopCause.CANCELLED, reason)
+        self._cancelled.put(cancel.history_id or cancel.job_id, reason)
 
-    def hurry(self, reason: str) -> None:
+    def stop_now(self, reason: str) -> None:
         """Tells all running attempts to stop now."""
         for attempt in self.attempts.values():
-            attempt.halt.set(StopCause.WORKER_STOPPED, reason)
-            attempt.halt.hurry()
+            attempt.stop_signal.set(StopCause.WORKER_STOPPED, reason)
+            attempt.stop_signal.set_urgent()
 
-    async def give_back(self) -> None:
+    async def requeue(self) -> None:
         """Requeues the kept dispatches for other workers."""
         kept, self._kept = self._kept, []
-        await self._consumer.give_back([delivery for _, delivery in kept])
+        await self._consumer.requeue([delivery for _, delivery in kept])
 
     async def clear(self) -> None:
         """Ends whatever is left."""
@@ -164,30 +164,30 @@ class JobSlots:
     @property
     def held(self) -> list[JobDispatch]:
         """The attempts in flight."""
-        return [attempt.order for attempt in self.attempts.values()]
+        return [attempt.dispatch for attempt in self.attempts.values()]
 
-    def shown(self) -> list[JobDispatch]:
+    def heartbeat_dispatches(self) -> list[JobDispatch]:
         """What the next heartbeat must name; called once per heartbeat.
 
         Besides the attempts in flight these are the ones that wait here for a slot, whose dispatches no other worker
         can get; and some that have ended, of jobs whose channels were missing: if the job was over long ago, only a
         heartbeat shows that its channels must be deleted once more.
         """
-        ended, self._remade = self._remade, {}
-        self._remade = {name: (order, left - 1) for name, (order, left) in ended.items() if left > 1}
-        kept = {one.history_id: one for one, its in (*self._kept, *self._looked_at) if self._consumer.alive(its)}
-        more = {**{name: order for name, (order, _) in ended.items()}, **kept}
-        return [*self.held, *(order for name, order in more.items() if name not in self.attempts)]
+        ended, self._recently_ended = self._recently_ended, {}
+        self._recently_ended = {name: (dispatch, left - 1) for name, (dispatch, left) in ended.items() if left > 1}
+        kept = {one.history_id: one for one, its in (*self._kept, *self._checking) if self._consumer.alive(its)}
+        more = {**{name: dispatch for name, (dispatch, _) in ended.items()}, **kept}
+        return [*self.held, *(dispatch for name, dispatch in more.items() if name not in self.attempts)]
 
     @property
     def _is_full(self) -> bool:
-        return len(self._tasks) >= self._places
+        return len(self._tasks) >= self._slot_count
 
     # The lifecycle of an attempt.
 
-    async def _is_copy(self, order: JobDispatch, delivery: Delivery) -> bool:
-        attempt = self.attempts.get(order.history_id)
-        if attempt is None and not self._ended.get(order.history_id):
+    async def _is_copy(self, dispatch: JobDispatch, delivery: Delivery) -> bool:
+        attempt = self.attempts.get(dispatch.history_id)
+        if attempt is None and not self._ended.get(dispatch.history_id):
             return False
         self._counts.joined += 1
         if attempt is None or attempt.accepted:
@@ -196,19 +196,19 @@ class JobSlots:
             attempt.deliveries.append(delivery)
         return True
 
-    def _keep(self, order: JobDispatch, delivery: Delivery) -> bool:
+    def _keep(self, dispatch: JobDispatch, delivery: Delivery) -> bool:
         if delivery.delivery_count < MAX_REQUEUES:
             return False
-        self._kept.append((order, delivery))
+        self._kept.append((dispatch, delivery))
         return True
 
-    def _begin(self, order: JobDispatch, delivery: Delivery) -> None:
-        attempt = self.attempts[order.history_id] = self._make(order, delivery)
-        reason = self._cancelled.get(order.history_id) or self._cancelled.get(order.job_id)
+    def _begin(self, dispatch: JobDispatch, delivery: Delivery) -> None:
+        attempt = self.attempts[dispatch.history_id] = self._make(dispatch, delivery)
+        reason = self._cancelled.get(dispatch.history_id) or self._cancelled.get(dispatch.job_id)
         if reason is not None:
-            attempt.halt.set(StopCause.CANCELLED, reason)
-        self.quiet.clear()
-        task = asyncio.create_task(self._serve(attempt), name=f"attempt {order.history_id}")
+            attempt.stop_signal.set(StopCause.CANCELLED, reason)
+        self.idle.clear()
+        task = asyncio.create_task(self._serve(attempt), name=f"attempt {dispatch.history_id}")
         self._tasks.add(task)
         task.add_done_callback(self._leave)
 
@@ -219,16 +219,19 @@ class JobSlots:
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            told = attempt.order.told
+            log_fields = attempt.dispatch.log_fields
             LOGGER.error(
-                "internal error of the worker at job %s", attempt.order.handler, exc_info=printable(error), extra=told
+                "internal error of the worker at job %s",
+                attempt.dispatch.handler,
+                exc_info=printable(error),
+                extra=log_fields,
             )
-            await self._consumer.give_back(attempt.deliveries)
+            await self._consumer.requeue(attempt.deliveries)
         finally:
             self._forget(attempt)
         self.lost += 1
         try:
-            if self.lost == self._places and not attempt.is_gone:
+            if self.lost == self._slot_count and not attempt.is_gone:
                 LOGGER.error("jobs paused: jobs that did not stop when cancelled block all slots; %s", STUCK_SLOT_HINT)
             await attempt.gone()
         finally:
@@ -245,19 +248,19 @@ class JobSlots:
         if ending is None:
             self._counts.lost += 1
             return
-        self._ended.put(attempt.order.history_id, True)
+        self._ended.put(attempt.dispatch.history_id, True)
         name = ending.status.lower()
         setattr(self._counts, name, getattr(self._counts, name) + 1)
-        LOGGER.debug("job %s: %s", attempt.order.handler, ending.status, extra=attempt.order.told)
+        LOGGER.debug("job %s: %s", attempt.dispatch.handler, ending.status, extra=attempt.dispatch.log_fields)
 
     def _forget(self, attempt: AttemptRunner) -> None:
-        self.attempts.pop(attempt.order.history_id, None)
-        self.lately.append(attempt.order.job_id)
-        if attempt.remade:
-            self._remade[attempt.order.history_id] = attempt.order, ENDED_HEARTBEATS
+        self.attempts.pop(attempt.dispatch.history_id, None)
+        self.recent.append(attempt.dispatch.job_id)
+        if attempt.channels_redeclared:
+            self._recently_ended[attempt.dispatch.history_id] = attempt.dispatch, ENDED_HEARTBEATS
         if not self.attempts:
-            self.quiet.set()
+            self.idle.set()
 
     def _leave(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._vacated.set()
+        self._slot_freed.set()

@@ -23,7 +23,7 @@ ends it as a failure of that worker."""
 class ReceivedDispatch:
     """A dispatch, and how it arrived."""
 
-    order: JobDispatch
+    dispatch: JobDispatch
     delivery: Delivery
 
     @property
@@ -34,9 +34,9 @@ class ReceivedDispatch:
 
 @dataclass(frozen=True, slots=True)
 class CurrentDispatch:
-    """The database expects this work: `order` as stored, and why it must stop at once, if it must."""
+    """The database expects this work: `dispatch` as stored, and why it must stop at once, if it must."""
 
-    order: JobDispatch
+    dispatch: JobDispatch
     cancelled: str | None = None
 
 
@@ -86,11 +86,11 @@ def judge(
 
     Another worker with a heartbeat after `alive_since` lives.
     """
-    order = asked.order
+    dispatch = asked.dispatch
     if job is None:
         return UnknownDispatch("unknown-job")
-    if order.history_id != job.history_id:
-        earlier = attempts.get(order.history_id)
+    if dispatch.history_id != job.history_id:
+        earlier = attempts.get(dispatch.history_id)
         return (
             StaleDispatch() if earlier is not None and earlier.job_id == job.id else UnknownDispatch("unknown-attempt")
         )
@@ -104,18 +104,18 @@ def judge(
             return StaleDispatch()
         if job.worker_beat_at is not None and job.worker_beat_at > alive_since:
             return DispatchHeldElsewhere(job.worker_beat_at)
-    owed = replace(order, payload=job.payload, timeout_ms=job.timeout_ms, correlation_id=job.correlation_id)
+    owed = replace(dispatch, payload=job.payload, timeout_ms=job.timeout_ms, correlation_id=job.correlation_id)
     return CurrentDispatch(owed, job.cancel_reason)
 
 
 def _difference(asked: ReceivedDispatch, job: JobRow) -> str | None:
     """Which field differs from the job's. The payload is never trusted: it is taken from the row."""
     pairs = {
-        "handler": (asked.order.handler, job.handler),
-        "attempt": (asked.order.attempt, job.attempt),
+        "handler": (asked.dispatch.handler, job.handler),
+        "attempt": (asked.dispatch.attempt, job.attempt),
         "queue": (asked.queue, job.queue),
     }
-    wrong = next((name for name, (said, is_so) in pairs.items() if said != is_so), None)
+    wrong = next((name for name, (dispatched, is_so) in pairs.items() if dispatched != is_so), None)
     return None if wrong is None else f"{wrong}: does not belong to job {job.id}"
 
 
@@ -130,20 +130,20 @@ class JobStateGuard:
         self.worker_id = worker_id
         self._silent = timedelta(seconds=SILENCE_SHARE * silent)
 
-    async def look(self, asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
+    async def check(self, asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
         """One verdict for each, in order. Raises `RetryableError`; also for none, where the database is unavailable."""
         if not asked:
             await self._database.ping()
             return []
         async with self._database.read() as connection:
-            found = await jobs.of_ids(connection, [one.order.job_id for one in asked], whole=True)
+            found = await jobs.of_ids(connection, [one.dispatch.job_id for one in asked], whole=True)
             rows = {job.id: job for job in found}
-            names = [one.order.history_id for one in asked if _is_strange(one.order, rows)]
+            names = [one.dispatch.history_id for one in asked if _is_unknown(one.dispatch, rows)]
             attempts = await jobs.histories(connection, names)
             since = connection.now() - self._silent
-        return [judge(one, rows.get(one.order.job_id), attempts, self.worker_id, since) for one in asked]
+        return [judge(one, rows.get(one.dispatch.job_id), attempts, self.worker_id, since) for one in asked]
 
 
-def _is_strange(order: JobDispatch, rows: Mapping[str, JobRow]) -> bool:
-    job = rows.get(order.job_id)
-    return job is not None and job.history_id != order.history_id
+def _is_unknown(dispatch: JobDispatch, rows: Mapping[str, JobRow]) -> bool:
+    job = rows.get(dispatch.job_id)
+    return job is not None and job.history_id != dispatch.history_id

@@ -38,7 +38,7 @@ class StopSignal:
             self.cause, self.reason = cause, reason
             self._set.set()
 
-    def hurry(self) -> None:
+    def set_urgent(self) -> None:
         """The job has no more time to end by itself."""
         self._urgent.set()
 

@@ -62,7 +62,7 @@ async def broker_of_embedded(embedded: EmbeddedBroker) -> AsyncIterator[AmqpBrok
     broker = AmqpBroker(embedded.url, name="test")
     await broker.start()
     async with asyncio.timeout(5):
-        assert await broker.wait_up()
+        assert await broker.wait_connected()
     await broker.declare(WORK)
     yield broker
     await broker.stop()

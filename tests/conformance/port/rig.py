@@ -142,5 +142,5 @@ class Rig:
         """One that is connected."""
         broker = self.make(heartbeat=heartbeat)
         await broker.start()
-        assert await broker.wait_up(10), broker.trouble
+        assert await broker.wait_connected(10), broker.problem
         return broker

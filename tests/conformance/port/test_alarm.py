@@ -11,7 +11,7 @@ from orchestrix import clock
 from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.port import LinkState, Outcome
-from orchestrix.broker.probe import takes_messages
+from orchestrix.broker.probe import accepts_messages
 from tests.conformance.port.rig import WORK, fill, message, outcomes, take
 from tests.servers.rabbit import RabbitServer
 from tests.support import eventually
@@ -59,7 +59,7 @@ async def test_alarms_and_large_messages(alarming: Alarming) -> None:
     broker, quiet = (AmqpBroker(alarming.url, name=name) for name in ("test", "quiet"))
     for one in (broker, quiet):
         await one.start()
-        assert await one.wait_up(10)
+        assert await one.wait_connected(10)
     await broker.declare(WORK)
     try:
         await a_message_that_is_too_large_is_refused_and_its_neighbours_are_not_blamed(broker)
@@ -108,16 +108,16 @@ async def while_the_broker_is_blocked_nothing_is_sent_and_consuming_goes_on(
 
 
 async def whoever_is_quiet_finds_out_by_a_message_to_nobody(quiet: AmqpBroker, alarming: Alarming) -> None:
-    assert await takes_messages(quiet)
+    assert await accepts_messages(quiet)
     await alarming.alarm()
     began = clock.monotonic()
-    assert not await takes_messages(quiet)
+    assert not await accepts_messages(quiet)
     assert clock.monotonic() - began < 3, "it says so at the first try"
     assert quiet.blocked
-    assert not await takes_messages(quiet)
+    assert not await accepts_messages(quiet)
     await alarming.all_clear()
     await eventually(lambda: not quiet.blocked, deadline=5)
-    assert await takes_messages(quiet)
+    assert await accepts_messages(quiet)
     assert quiet.generation == 1
     await quiet.stop()
-    assert not await takes_messages(quiet), "there is no link"
+    assert not await accepts_messages(quiet), "there is no link"

@@ -26,7 +26,7 @@ async def node(rig: Rig, node_id: str) -> AmqpBroker:
     rig.brokers.append(broker)
     await broker.start()
     async with asyncio.timeout(5):
-        assert await broker.wait_up()
+        assert await broker.wait_connected()
     return broker
 
 
@@ -38,10 +38,10 @@ async def ping(broker: AmqpBroker, node_id: str) -> Outcome:
 @pytest.mark.req("DC-7")
 async def test_the_token_goes_on_when_its_holders_channel_is_closed(rig: Rig) -> None:
     first, second = await node(rig, "a-1"), await node(rig, "b-1")
-    holder = await first.consume([LEADER], 1, own=LINE)
+    holder = await first.consume([LEADER], 1, own_topology=LINE)
     await first.publish([sent_to(LEADER, b"1")])
     (held,) = await take(holder, 1, acknowledge=False)
-    waiting = await second.consume([LEADER], 1, own=LINE)
+    waiting = await second.consume([LEADER], 1, own_topology=LINE)
     arrival = asyncio.create_task(waiting.receive(1))
     await holds(lambda: not arrival.done(), during=0.3)
     await holder.reopen()
@@ -53,7 +53,7 @@ async def test_the_token_goes_on_when_its_holders_channel_is_closed(rig: Rig) ->
 
 async def test_a_fresh_token_takes_the_place_of_the_old_one(rig: Rig) -> None:
     broker = await node(rig, "a-1")
-    holder = await broker.consume([LEADER], 1, own=LINE)
+    holder = await broker.consume([LEADER], 1, own_topology=LINE)
     await broker.publish([sent_to(LEADER, b"1")])
     old = await take(holder, 1, acknowledge=False)
     assert outcomes(await broker.publish([sent_to(LEADER, b"2")])) == [Outcome.CONFIRMED]
@@ -64,9 +64,9 @@ async def test_a_fresh_token_takes_the_place_of_the_old_one(rig: Rig) -> None:
 
 async def test_the_end_of_the_queue_is_told_and_it_is_made_again(rig: Rig) -> None:
     broker = await node(rig, "a-1")
-    holder = await broker.consume([LEADER], 1, own=LINE)
+    holder = await broker.consume([LEADER], 1, own_topology=LINE)
     lost = asyncio.Event()
-    holder.when_lost(lost.set)
+    holder.on_channel_lost(lost.set)
     await broker.publish([sent_to(LEADER, b"1")])
     (held,) = await take(holder, 1, acknowledge=False)
     await broker.delete(LEADER)
@@ -80,9 +80,9 @@ async def test_the_end_of_the_queue_is_told_and_it_is_made_again(rig: Rig) -> No
 
 async def test_the_end_of_the_connection_is_told_at_once(rig: Rig) -> None:
     broker = await node(rig, "a-1")
-    holder = await broker.consume([LEADER], 1, own=LINE)
+    holder = await broker.consume([LEADER], 1, own_topology=LINE)
     lost = asyncio.Event()
-    holder.when_lost(lost.set)
+    holder.on_channel_lost(lost.set)
     await broker.publish([sent_to(LEADER, b"1")])
     await take(holder, 1, acknowledge=False)
     rig.proxy.cut()
@@ -99,7 +99,7 @@ async def test_presence_ends_with_the_connection_and_comes_back_with_it(rig: Rig
     await there.stop()
     await eventually(lambda: _is_gone(here, "b-1"), deadline=2)
     rig.proxy.cut()
-    assert await here.wait_up(10)
+    assert await here.wait_connected(10)
     await eventually(lambda: _is_there(here, "a-1"), deadline=10)
     assert here.mismatch is None
 
@@ -111,7 +111,7 @@ async def test_a_queue_that_the_lost_connection_still_has_is_no_mismatch(rig: Ri
     other = AmqpBroker(rig.proxy.url, name="again", topology=cluster_topology("a-1"))
     rig.brokers.append(other)
     await other.start()
-    assert await other.wait_up(5)
+    assert await other.wait_connected(5)
     consumer = await other.consume([node_queue("a-1")], 10)
     assert other.mismatch is None
     await broker.stop()

@@ -121,7 +121,7 @@ async def test_what_is_given_back_comes_again_and_counts(broker: AmqpBroker) -> 
     for count in range(3):
         (one,) = await take(consumer, 1, acknowledge=False)
         assert (one.delivery_count, one.redelivered) == (count, count > 0)
-        await consumer.give_back([one])
+        await consumer.requeue([one])
 
 
 async def test_a_forged_delivery_count_is_not_believed(rig: Rig, broker: AmqpBroker) -> None:
@@ -129,7 +129,7 @@ async def test_a_forged_delivery_count_is_not_believed(rig: Rig, broker: AmqpBro
     consumer = await broker.consume(["jobs"], 1)
     (one,) = await take(consumer, 1, acknowledge=False)
     assert one.delivery_count == 0
-    await consumer.give_back([one])
+    await consumer.requeue([one])
     (one,) = await take(consumer, 1)
     assert one.delivery_count == 1
 
@@ -145,7 +145,7 @@ async def test_after_a_cut_the_unfinished_come_again_and_old_acks_are_dropped(ri
     rig.proxy.cut()
     await eventually(lambda: not consumer.alive(old[1]), deadline=5)
     await consumer.acknowledge(old)
-    await consumer.give_back(old)
+    await consumer.requeue(old)
     again = await take(consumer, 3)
     assert bodies(again) == [1, 2, 3]
     assert all(one.redelivered and one.delivery_count == 1 for one in again)

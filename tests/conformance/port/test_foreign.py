@@ -70,7 +70,7 @@ async def test_an_odd_message_is_delivered_and_its_neighbours_too(
     send(channel, flags, properties)
     consumer = await broker.consume(["jobs"], 10)
     (odd,) = await take(consumer, 1, acknowledge=False)
-    await consumer.give_back([odd])
+    await consumer.requeue([odd])
     (odd,) = await take(consumer, 1)
     assert (odd.body, odd.delivery_count) == (b"x", 1)
     await broker.publish([message(b"next")])

@@ -32,8 +32,8 @@ async def test_hooks_come_in_order_and_the_generation_rises(rig: Rig) -> None:
     broker.on_down(lambda generation, reason: heard.append(("down", generation, broker.state, bool(reason))))
     assert (broker.state, broker.generation) == (LinkState.DOWN, 0)
     await broker.start()
-    assert await broker.wait_up(10)
-    assert broker.trouble is None
+    assert await broker.wait_connected(10)
+    assert broker.problem is None
     rig.proxy.cut()
     await eventually(lambda: broker.generation == 2, deadline=5)
     await broker.stop()
@@ -55,7 +55,7 @@ async def test_a_hook_that_fails_harms_nobody(rig: Rig) -> None:
     broker.on_up(fail)
     broker.on_up(heard.append)
     await broker.start()
-    assert await broker.wait_up(10)
+    assert await broker.wait_connected(10)
     assert heard == [1]
 
 
@@ -63,8 +63,8 @@ async def test_an_unreachable_broker_is_no_error_and_found_when_it_appears(rig: 
     await rig.proxy.stop()
     broker = rig.make()
     await broker.start()
-    assert not await broker.wait_up(0.3)
-    await eventually(lambda: "cannot connect" in (broker.trouble or ""), deadline=5)
+    assert not await broker.wait_connected(0.3)
+    await eventually(lambda: "cannot connect" in (broker.problem or ""), deadline=5)
     with pytest.raises(Unavailable, match="cannot connect"):
         await broker.declare(WORK)
     with pytest.raises(Unavailable):
@@ -72,7 +72,7 @@ async def test_an_unreachable_broker_is_no_error_and_found_when_it_appears(rig: 
     with pytest.raises(Unavailable):
         await broker.delete("jobs")
     await rig.proxy.start()
-    assert await broker.wait_up(10)
+    assert await broker.wait_connected(10)
     await broker.declare(WORK)
 
 
@@ -94,7 +94,7 @@ async def test_a_silent_broker_is_given_up_after_two_heartbeats(rig: Rig) -> Non
     await eventually(lambda: reasons, deadline=4)
     assert "no data from the broker" in reasons[0]
     rig.proxy.thaw()
-    assert await broker.wait_up(10)
+    assert await broker.wait_connected(10)
 
 
 async def test_a_link_that_answers_nothing_is_cut_by_the_consumer_that_looks(
@@ -111,7 +111,7 @@ async def test_a_link_that_answers_nothing_is_cut_by_the_consumer_that_looks(
     assert "does not answer" in reasons[0]
     rig.proxy.thaw()
     monkeypatch.undo()
-    assert await broker.wait_up(10)
+    assert await broker.wait_connected(10)
 
 
 async def _has_consumer(broker: AmqpBroker) -> bool:
@@ -178,15 +178,15 @@ async def test_a_wrong_password_is_named_without_the_password(rabbitmq_url: str,
     url = str(URL(rabbitmq_url).with_password("s3cret"))
     brokers.append(broker := AmqpBroker(url, name="test"))
     await broker.start()
-    await eventually(lambda: "rejected the login of 'guest'" in (broker.trouble or ""), deadline=10)
-    assert "s3cret" not in (broker.trouble or "")
+    await eventually(lambda: "rejected the login of 'guest'" in (broker.problem or ""), deadline=10)
+    assert "s3cret" not in (broker.problem or "")
 
 
 @pytest.mark.servers
 async def test_a_missing_virtual_host_is_named(rabbitmq_url: str, brokers: list[AmqpBroker]) -> None:
     brokers.append(broker := AmqpBroker(str(URL(rabbitmq_url).with_path("/nope")), name="test"))
     await broker.start()
-    await eventually(lambda: "no virtual host 'nope'" in (broker.trouble or ""), deadline=10)
+    await eventually(lambda: "no virtual host 'nope'" in (broker.problem or ""), deadline=10)
 
 
 async def test_what_does_not_speak_amqp_is_named(brokers: list[AmqpBroker]) -> None:
@@ -198,8 +198,8 @@ async def test_what_does_not_speak_amqp_is_named(brokers: list[AmqpBroker]) -> N
         port = server.sockets[0].getsockname()[1]
         brokers.append(broker := AmqpBroker(f"amqp://u:s3cret@127.0.0.1:{port}/", name="test"))
         await broker.start()
-        await eventually(lambda: "does not speak AMQP" in (broker.trouble or ""), deadline=5)
-        assert "s3cret" not in (broker.trouble or "")
+        await eventually(lambda: "does not speak AMQP" in (broker.problem or ""), deadline=5)
+        assert "s3cret" not in (broker.problem or "")
 
 
 async def test_who_never_answers_is_given_up(brokers: list[AmqpBroker], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ async def test_who_never_answers_is_given_up(brokers: list[AmqpBroker], monkeypa
         port = server.sockets[0].getsockname()[1]
         brokers.append(broker := AmqpBroker(f"amqp://127.0.0.1:{port}/", name="test"))
         await broker.start()
-        await eventually(lambda: "did not answer in time" in (broker.trouble or ""), deadline=5)
+        await eventually(lambda: "did not answer in time" in (broker.problem or ""), deadline=5)
         await broker.stop()
 
 
@@ -223,7 +223,7 @@ async def test_any_of_several_hosts_will_do(embedded: EmbeddedBroker, brokers: l
     for _ in range(4):
         brokers.append(broker := AmqpBroker(url, name="test"))
         await broker.start()
-        assert await broker.wait_up(5)
+        assert await broker.wait_connected(5)
 
 
 async def test_the_address_is_asked_for_again_before_each_connect(
@@ -241,5 +241,5 @@ async def test_the_address_is_asked_for_again_before_each_connect(
 
     brokers.append(broker := AmqpBroker(ask, name="test"))
     await broker.start()
-    assert await broker.wait_up(10)
+    assert await broker.wait_connected(10)
     assert list(answers) == []

@@ -24,7 +24,7 @@ async def is_read(broker: AmqpBroker, queue: str) -> bool:
 async def test_a_connection_that_is_not_missed_yet_keeps_nobody_from_hearing(rig: Rig, exclusive: bool) -> None:
     ear, name = worker_cancel_queue("w-1"), cancel_queue("w-1")
     former, fresh = await rig.up(), await rig.up()
-    ears = [await one.consume([name], 10, exclusive=exclusive, own=ear) for one in (former, fresh)]
+    ears = [await one.consume([name], 10, exclusive=exclusive, own_topology=ear) for one in (former, fresh)]
     for one in (former, fresh):
         await eventually(partial(is_read, one, name), deadline=10)
     await fresh.publish([Outgoing(JOB_CANCEL, "x", b"stop", uuid7())])
@@ -37,6 +37,6 @@ async def test_a_node_that_reconnects_finds_its_beats_free(rig: Rig) -> None:
         broker = rig.make()
         broker._topology = jobs_topology("node-1")
         await broker.start()
-        assert await broker.wait_up(10)
+        assert await broker.wait_connected(10)
         found = [one.name for one in jobs_topology("node-1").queues if one.exclusive and ":" in one.name]
         assert [await broker.message_count(name) for name in found] == [(0, 0)]

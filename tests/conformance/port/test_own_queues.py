@@ -27,7 +27,7 @@ async def is_there(broker: AmqpBroker, queue: str) -> bool:
 
 async def test_it_declares_what_is_missing(rig: Rig) -> None:
     broker = await rig.up()
-    consumer = await broker.consume([STATUS, LOGS], 10, own=OWN)
+    consumer = await broker.consume([STATUS, LOGS], 10, own_topology=OWN)
     for queue in (STATUS, LOGS):
         await eventually(partial(is_there, broker, queue), deadline=5)
     await broker.publish(sent(STATUS, 1) + sent(LOGS, 2))
@@ -36,7 +36,7 @@ async def test_it_declares_what_is_missing(rig: Rig) -> None:
 
 async def test_queues_that_are_deleted_come_back(rig: Rig) -> None:
     broker, other = await rig.up(), await rig.up()
-    consumer = await broker.consume([STATUS, LOGS], 10, own=OWN)
+    consumer = await broker.consume([STATUS, LOGS], 10, own_topology=OWN)
     await eventually(lambda: is_there(other, LOGS), deadline=5)
     for queue in (STATUS, LOGS):
         await other.delete(queue)
@@ -53,7 +53,7 @@ async def test_once_it_is_closed_it_declares_nothing(rig: Rig, trips: int) -> No
     async def wanted() -> bool:
         return True
 
-    consumer = await broker.consume([STATUS, LOGS], 10, own=OWN, wanted=wanted)
+    consumer = await broker.consume([STATUS, LOGS], 10, own_topology=OWN, dynamic_topology=wanted)
     for _ in range(trips):
         await other.message_count(STATUS)
     await consumer.close()
@@ -68,7 +68,7 @@ async def test_it_begins_with_its_whole_prefetch(rig: Rig) -> None:
     broker = await rig.up()
     await broker.declare(OWN)
     await broker.publish(sent(STATUS, *range(30)))
-    consumer = await broker.consume([STATUS], 20, own=OWN)
+    consumer = await broker.consume([STATUS], 20, own_topology=OWN)
     assert len(await take(consumer, 20, acknowledge=False)) == 20
 
     async def ten_left() -> bool:
@@ -80,12 +80,12 @@ async def test_it_begins_with_its_whole_prefetch(rig: Rig) -> None:
 @pytest.mark.req("DC-7")
 async def test_the_next_in_line_gets_what_the_first_has_not_finished(rig: Rig) -> None:
     first, second = await rig.up(), await rig.up()
-    reader = await first.consume([STATUS, LOGS], 20, own=OWN)
+    reader = await first.consume([STATUS, LOGS], 20, own_topology=OWN)
     await eventually(lambda: is_there(second, LOGS), deadline=5)
     await first.publish(sent(STATUS, *range(10)))
     taken = await take(reader, 10, acknowledge=False)
     await reader.acknowledge(taken[:4])
-    successor = await second.consume([STATUS, LOGS], 20, own=OWN)
+    successor = await second.consume([STATUS, LOGS], 20, own_topology=OWN)
     arrived: list[Delivery] = []
     await holds(lambda: not arrived, during=0.3)
     await reader.close()

@@ -52,7 +52,7 @@ async def channel(rig: Rig) -> AsyncIterator[AbstractChannel]:
     product = AmqpBroker(rig.url, name="product", topology=saga_topology(Catalog([APP_PROVISIONING])))
     rig.brokers.append(product)
     await product.start()
-    assert await product.wait_up(10), product.trouble
+    assert await product.wait_connected(10), product.problem
     async with await aio_pika.connect(rig.url) as stranger:
         yield await stranger.channel(on_return_raises=True)
 

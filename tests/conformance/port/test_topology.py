@@ -80,7 +80,7 @@ async def test_a_port_with_a_topology_declares_it_before_it_counts_as_up(rig: Ri
     broker = AmqpBroker(lambda: rig.url, name="test", topology=WORK)
     rig.brokers.append(broker)
     await broker.start()
-    assert await broker.wait_up(10)
+    assert await broker.wait_connected(10)
     await fill(broker, 1)
     assert broker.mismatch is None
     await broker.delete("jobs")
@@ -93,6 +93,6 @@ async def test_a_topology_that_does_not_fit_is_reported_and_the_link_comes_up(ri
     other = AmqpBroker(lambda: rig.url, name="test", topology=Topology(queues=(Queue("jobs"), Queue("more", QUORUM))))
     rig.brokers.append(other)
     await other.start()
-    assert await other.wait_up(10)
+    assert await other.wait_connected(10)
     assert "queue jobs" in (other.mismatch or "")
     assert await other.message_count("more") == (0, 0)

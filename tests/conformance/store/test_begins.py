@@ -115,7 +115,9 @@ async def late(database: Database, **counts: int) -> list[TimeoutBurst]:
 async def told(database: Database) -> list[tuple[str, int]]:
     """The waves that a person is told of."""
     async with database.read() as connection:
-        return [(wave.queue, wave.count) for wave in await command_queues.waves(connection, timedelta(minutes=10))]
+        return [
+            (wave.queue, wave.count) for wave in await command_queues.recent_bursts(connection, timedelta(minutes=10))
+        ]
 
 
 async def test_many_that_run_out_of_time_at_once_are_told_once(database: Database) -> None:

@@ -36,12 +36,12 @@ async def test_what_another_node_has_locked_is_left_out_or_waited_for(database: 
     ids = [instance.id for instance in await some(database, 10)]
     async with held(database, ids[:5]):
         other = asyncio.create_task(locked(peer, ids))
-        if database.dialect.one_writer:
+        if database.dialect.single_writer:
             done, _ = await asyncio.wait({other}, timeout=0.2)
             assert not done, "SQLite has one writer, the other one has to wait"
         else:
             assert await other == ids[5:]
-    assert await other == (ids if database.dialect.one_writer else ids[5:])
+    assert await other == (ids if database.dialect.single_writer else ids[5:])
     assert await locked(peer, ids) == ids
 
 

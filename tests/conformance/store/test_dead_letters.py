@@ -159,7 +159,7 @@ async def test_the_widest_letters_fit_everywhere(database: Database) -> None:
 async def test_whatever_a_client_has_sent_is_examined_kept_and_sent_again(database: Database) -> None:
     catalog = Catalog([APP_PROVISIONING])
     corpses = [parse(one, catalog, DIED) for one in strange_deliveries()]
-    letters = {one.letter.id: one.letter for one in corpses}
+    letters = {one.dead_letter.id: one.dead_letter for one in corpses}
     await recorded(database, *letters.values())
     async with database.begin() as tx:
         stored = await dead_letters.lock(tx, list(letters))
@@ -167,7 +167,7 @@ async def test_whatever_a_client_has_sent_is_examined_kept_and_sent_again(databa
         taken = await taken_ids(tx, stored)
         rows = [row_of(one, catalog, DIED, taken=taken, body=b"{}") for one in stored]
         await insert_rows(tx, rows)
-        assert await outbox.present(tx, [row.id for row in rows]) == {row.id for row in rows}
+        assert await outbox.still_stored(tx, [row.id for row in rows]) == {row.id for row in rows}
         assert await outbox.pending(tx) == len(rows)
     for row in rows:
         assert codec.publish(message_of(row), 1, 4096), "it can be put on the wire"

@@ -96,7 +96,7 @@ async def test_a_node_learns_what_others_have(database: Database, peer: Database
     newer = replace(ORDER, version=4)
     await node(database, newer).record()
     async with peer.read() as connection:
-        await mine.meet(connection, [("order", 4), ("order", 3)])
+        await mine.read_missing(connection, [("order", 4), ("order", 3)])
     assert catalog.version("order", 4) is not None
     assert len(told) == 2
     await mine.read_all()
@@ -160,7 +160,7 @@ async def test_code_that_was_replaced_starts_nothing_more_and_runs_what_is_there
     assert found is not None
     assert found.steps == OTHER.steps
     await mine.count_unrunnable()
-    assert "saga app version 1 was replaced by another definition" in (mine.trouble() or "")
+    assert "saga app version 1 was replaced by another definition" in (mine.problem() or "")
 
 
 async def test_a_looser_model_reaches_processes_that_run(database: Database, peer: Database) -> None:

@@ -270,9 +270,9 @@ async def test_what_is_owed_comes_in_chunks(database: Database, of: Of) -> None:
         await instances.update(tx, pair, [(1, ended(begun[0])), (1, paused), (1, stepped(begun[2], command_id=None))])
     seen: list[int] = []
     async with database.read() as connection:
-        while chunk := await instances.owed(connection, pair, [saga], seen[-1] if seen else 0, 3):
+        while chunk := await instances.to_redispatch(connection, pair, [saga], seen[-1] if seen else 0, 3):
             seen += [instance.id for instance in chunk]
-        assert await instances.owed(connection, pair, ["unknown"], 0, 3) == []
+        assert await instances.to_redispatch(connection, pair, ["unknown"], 0, 3) == []
     assert seen == [instance.id for instance in begun[3:]]
 
 
@@ -283,7 +283,7 @@ async def test_what_has_failed_owes_the_undo_of_what_came_too_late(database: Dat
     async with database.begin() as tx:
         await instances.update(tx, pair, [(1, late), (1, replace(ended(other), state="FAILED"))])
     async with database.read() as connection:
-        assert [each.id for each in await instances.owed(connection, pair, [saga], 0, 3)] == [one.id]
+        assert [each.id for each in await instances.to_redispatch(connection, pair, [saga], 0, 3)] == [one.id]
 
 
 async def test_nothing_asked_for_is_nothing_found(database: Database, of: Of) -> None:

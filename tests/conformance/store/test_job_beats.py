@@ -21,7 +21,7 @@ LATER = timedelta(seconds=5)
 async def beaten(database: Database, *found: JobRow, wait: bool = True) -> set[str]:
     """Notes a beat for each, five seconds from now."""
     names = [str(job.history_id) for job in found]
-    return await database.run(lambda tx: job_heartbeats.beaten(tx, names, database.now() + LATER, wait=wait))
+    return await database.run(lambda tx: job_heartbeats.record_heartbeats(tx, names, database.now() + LATER, wait=wait))
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def test_a_beat_is_noted_and_an_older_one_changes_nothing(database: Databa
     assert after.worker_beat_at is not None
     assert after.worker_beat_at - database.now() > timedelta(seconds=3)
     assert (after.version, (await now(database, other)).state) == (job.version, DISPATCHED)
-    await database.run(lambda tx: job_heartbeats.beaten(tx, [str(job.history_id)], tx.now()))
+    await database.run(lambda tx: job_heartbeats.record_heartbeats(tx, [str(job.history_id)], tx.now()))
     assert (await now(database, job)).worker_beat_at == after.worker_beat_at
     done = await stored(database, job, replace(job, version=job.version + 1, state="FAILED"))
     assert await beaten(database, done) == set()
@@ -66,8 +66,8 @@ async def test_a_beat_is_noted_once_the_owner_has_written(database: Database, pe
         return (await now(database, job)).worker_beat_at == heard
 
     async with held(peer, busy):
-        late.owe([str(busy.history_id), str(free.history_id)], heard)
-        if not database.dialect.one_writer:
+        late.defer([str(busy.history_id), str(free.history_id)], heard)
+        if not database.dialect.single_writer:
             await eventually(lambda: noted(free), deadline=20, message="the other one is noted meanwhile")
     await eventually(lambda: noted(busy), deadline=20, message="its row is free again")
     await late.stop()

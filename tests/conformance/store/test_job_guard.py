@@ -32,7 +32,7 @@ def asked(job: JobRow, **changes: Any) -> ReceivedDispatch:
 
 async def test_what_is_owed(database: Database) -> None:
     guard = JobStateGuard(database, "me")
-    assert await guard.look([]) == []
+    assert await guard.check([]) == []
     first = await dispatched(database, payload={"é": [1, None]}, retries=1, handler="ü")
     lost = rules.ended(first, rules.WORKER_SILENT, database.now(), 0.0)
     second = await stored(database, first, lost)
@@ -50,9 +50,9 @@ async def test_what_is_owed(database: Database) -> None:
         asked(replace(whole, history_id=clock.uuid7())),
         asked(replace(unsent, history_id=clock.uuid7(), attempt=1)),
     ]
-    found = await guard.look(orders)
+    found = await guard.check(orders)
     assert found == [
-        CurrentDispatch(asked(whole).order),
+        CurrentDispatch(asked(whole).dispatch),
         StaleDispatch(),
         StaleDispatch(),
         InvalidDispatch(f"handler: does not belong to job {second.id}"),

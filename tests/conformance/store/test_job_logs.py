@@ -34,7 +34,7 @@ async def test_lines_are_kept_once_and_in_order(database: Database, peer: Databa
     async with database.read() as connection:
         assert await job_logs.page(connection, job.id, 100) == lines
         assert await job_logs.page(connection, job.id, 2, (1, 10)) == lines[2:4]
-        assert await job_logs.present(connection, [("a", 2), ("a", 3), ("b", 11)]) == {("a", 2), ("b", 11)}
+        assert await job_logs.stored_lines(connection, [("a", 2), ("a", 3), ("b", 11)]) == {("a", 2), ("b", 11)}
 
 
 async def test_lines_of_a_later_attempt_come_later_whatever_its_id(database: Database) -> None:

@@ -18,7 +18,7 @@ SILENT = 30.0
 
 async def serving(database: Database, *queues: str) -> None:
     """A worker of these queues beats."""
-    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w", queues, 0)]))
+    await database.run(lambda tx: nodes.record_worker_heartbeats(tx, [WorkerHeartbeatRow("w", queues, 0)]))
 
 
 async def due(database: Database, limit: int, most_open: int) -> list[JobRow]:

@@ -81,19 +81,21 @@ async def is_narrow(database: Database, work: Work) -> None:
 @pytest.mark.parametrize(
     "work",
     [
-        partial(job_admission.due, limit=10, most_open=1000, silent=30.0),
+        partial(job_admission.due, limit=10, open_limit=1000, silent=30.0),
         partial(jobs.overdue, limit=10, heard=15.0),
         partial(jobs.silent, seconds=30.0, limit=10, heard=15.0),
-        partial(job_queues.stranded, empty=["q"], passed={"r": NOON}, seconds=30.0, heard=15.0, limit=10),
-        partial(job_queues.passed, queues=["q"], seconds=30.0),
-        partial(jobs.unheard, limit=10),
+        partial(
+            job_queues.lost_dispatches, empty=["q"], last_dispatched={"r": NOON}, seconds=30.0, heard=15.0, limit=10
+        ),
+        partial(job_queues.last_dispatched_at, queues=["q"], seconds=30.0),
+        partial(jobs.dispatched_before_reset, limit=10),
         partial(jobs.unowned, seconds=30.0, limit=10),
         partial(jobs.orphans, seconds=30.0, limit=10),
         partial(jobs.owned_by, node="a"),
         partial(blocked_job_steps.held_up, pair=INSTANCES, which=UNLED, limit=9),
         partial(blocked_job_steps.held_up, pair=APPS, which=LED, limit=9),
         jobs.next_due,
-        partial(job_predicates.signs, limit=30.0, heard=15.0, since=NOON),
+        partial(job_predicates.life_signs, limit=30.0, heard=15.0, since=NOON),
         partial(job_predicates.ownerless, orphaned=30.0, without=30.0),
         jobs.loads,
         job_admission.waiting,
@@ -113,9 +115,9 @@ async def test_what_is_written(database: Database, busy: list[JobRow]) -> None:
     async def work(tx: Transaction) -> None:
         await jobs.lock(tx, [job.id for job in some])
         await jobs.store(tx, changed)
-        await job_heartbeats.beaten(tx, [str(job.history_id) for job in some], tx.now())
+        await job_heartbeats.record_heartbeats(tx, [str(job.history_id) for job in some], tx.now())
         await jobs.by_histories(tx, [str(job.history_id) for job in some])
         await job_logs.page(tx, busy[0].id, 10, (1, 5))
-        await job_logs.present(tx, [(str(job.history_id), 1) for job in some])
+        await job_logs.stored_lines(tx, [(str(job.history_id), 1) for job in some])
 
     await is_narrow(database, work)

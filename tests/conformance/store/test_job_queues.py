@@ -26,7 +26,7 @@ from tests.integration.jobs.rows import joined, leading
 
 
 async def heard(database: Database, *beats: WorkerHeartbeatRow) -> None:
-    await database.run(lambda tx: nodes.hear_workers(tx, beats))
+    await database.run(lambda tx: nodes.record_worker_heartbeats(tx, beats))
 
 
 async def test_who_serves_which_queue(database: Database) -> None:
@@ -34,16 +34,16 @@ async def test_who_serves_which_queue(database: Database) -> None:
     async with database.begin() as tx:
         await tx.execute(update(workers).where(workers.c.id == "w-2").values(beat_at=tx.now() - timedelta(seconds=20)))
     async with database.read() as connection:
-        crews = await job_queues.crews(connection, ["a", "b", "c"], 30.0)
+        crews = await job_queues.queue_workers(connection, ["a", "b", "c"], 30.0)
         assert _counts(crews) == {"a": (1, 0), "b": (1, 1), "c": (0, 0)}
         assert 0 <= crews["b"].ago < 10
-        known = await job_queues.crews(connection, ["b"], 8.0)
+        known = await job_queues.queue_workers(connection, ["b"], 8.0)
         assert _counts(known) == {"b": (1, 0)}, "one is gone for long"
-        assert await job_queues.crews(connection, [], 30.0) == {}
+        assert await job_queues.queue_workers(connection, [], 30.0) == {}
 
 
 def _counts(crews: dict[str, QueueWorkers]) -> dict[str, tuple[int, int]]:
-    return {queue: (crew.heard, crew.silent) for queue, crew in crews.items()}
+    return {queue: (crew.known, crew.silent) for queue, crew in crews.items()}
 
 
 async def test_what_is_known_around_jobs(database: Database) -> None:
@@ -52,14 +52,14 @@ async def test_what_is_known_around_jobs(database: Database) -> None:
     read = await owned(database, "alive", await running(database, queue="a"))
     left = await owned(database, "gone", await running(database, queue="b"))
     async with database.read() as connection:
-        assert await job_queues.around(connection, [], 30.0) == {}
-        found = await job_queues.around(connection, [read, left], 30.0)
+        assert await job_queues.diagnosis_context(connection, [], 30.0) == {}
+        found = await job_queues.diagnosis_context(connection, [read, left], 30.0)
         assert {one.led_since for one in found.values()} == {None}
     await leading(database, Fence(1, "alive"))
     async with database.read() as connection:
-        found = await job_queues.around(connection, [read, left], 30.0)
+        found = await job_queues.diagnosis_context(connection, [read, left], 30.0)
     assert (found[read.id].is_read, found[left.id].is_read) == (True, False)
-    assert (found[read.id].crew.heard, found[left.id].crew) == (1, QueueWorkers())
+    assert (found[read.id].workers.known, found[left.id].workers) == (1, QueueWorkers())
     assert all(one.led_since is not None and one.limit == 30.0 for one in found.values())
 
 
@@ -74,13 +74,15 @@ async def test_workers_that_end_are_told_by_the_jobs_that_they_are_at(database: 
         WorkerHeartbeatRow("other", ["b"], 0),
     )
     async with database.read() as connection:
-        crews = await job_queues.crews(connection, ["a", "b", "c"], 30.0)
+        crews = await job_queues.queue_workers(connection, ["a", "b", "c"], 30.0)
     assert {queue: crew.stopping for queue, crew in crews.items()} == {"a": 1, "b": 1, "c": 0}
-    assert {queue: crew.heard for queue, crew in crews.items()} == {"a": 0, "b": 1, "c": 0}
+    assert {queue: crew.known for queue, crew in crews.items()} == {"a": 0, "b": 1, "c": 0}
     async with database.begin() as tx:
         await tx.execute(update(workers).where(workers.c.id == "w").values(beat_at=tx.now() - timedelta(seconds=20)))
     async with database.read() as connection:
-        assert (await job_queues.crews(connection, ["a"], 30.0))["a"].stopping == 0, "nobody knows whether it lives"
+        assert (await job_queues.queue_workers(connection, ["a"], 30.0))["a"].stopping == 0, (
+            "nobody knows whether it lives"
+        )
 
 
 async def test_the_queues_that_workers_or_unfinished_jobs_name(database: Database) -> None:
@@ -93,7 +95,7 @@ async def test_the_queues_that_workers_or_unfinished_jobs_name(database: Databas
     await stored(database, ended, rules.ended(ended, rules.ATTEMPT_OVERDUE, database.now(), 0.5))
     async with database.read() as connection:
         assert await job_queues.named(connection) == {"a", "b", "c", "d"}
-        assert await job_queues.unbegun(connection) == {"b": 1, "c": 1}
+        assert await job_queues.not_started_counts(connection) == {"b": 1, "c": 1}
 
 
 async def test_orders_that_the_broker_has_had_for_a_while(database: Database) -> None:
@@ -120,7 +122,7 @@ async def test_orders_that_the_broker_has_had_for_a_while(database: Database) ->
 
 async def _stranded(database: Database, queues: list[str], seconds: float, limit: int = 10) -> list[str]:
     async with database.begin() as tx:
-        return await job_queues.stranded(tx, queues, {}, seconds, 15.0, limit)
+        return await job_queues.lost_dispatches(tx, queues, {}, seconds, 15.0, limit)
 
 
 async def test_orders_that_later_ones_of_their_queue_have_overtaken(database: Database) -> None:
@@ -136,16 +138,16 @@ async def test_orders_that_later_ones_of_their_queue_have_overtaken(database: Da
     await stored(database, done, replace(done, version=9, **over))
     await running(database, queue="c")
     async with database.read() as connection:
-        found = await job_queues.passed(connection, ["a", "b", "c"], 30.0)
+        found = await job_queues.last_dispatched_at(connection, ["a", "b", "c"], 30.0)
         assert found == {"a": ago[90], "b": ago[90]}
-        assert await job_queues.passed(connection, [], 30.0) == {}
-        assert await job_queues.passed(connection, ["a"], 60.0) == {}
+        assert await job_queues.last_dispatched_at(connection, [], 30.0) == {}
+        assert await job_queues.last_dispatched_at(connection, ["a"], 60.0) == {}
     async with database.begin() as tx:
-        assert await job_queues.stranded(tx, [], found, 30.0, 15.0, 10) == [early.id]
-        assert await job_queues.stranded(tx, [], {"a": ago[100]}, 30.0, 15.0, 10) == []
-    await database.run(lambda tx: job_heartbeats.beaten(tx, [str(early.history_id)], tx.now()))
+        assert await job_queues.lost_dispatches(tx, [], found, 30.0, 15.0, 10) == [early.id]
+        assert await job_queues.lost_dispatches(tx, [], {"a": ago[100]}, 30.0, 15.0, 10) == []
+    await database.run(lambda tx: job_heartbeats.record_heartbeats(tx, [str(early.history_id)], tx.now()))
     async with database.begin() as tx:
-        assert await job_queues.stranded(tx, ["a"], found, 30.0, 15.0, 10) == [late.id], "somebody beats for it"
+        assert await job_queues.lost_dispatches(tx, ["a"], found, 30.0, 15.0, 10) == [late.id], "somebody beats for it"
 
 
 async def test_what_somebody_changes_is_not_stranded(served: Database, served_peer: Database) -> None:
@@ -169,5 +171,5 @@ async def test_the_last_line_that_was_told_of_is_that_of_the_latest_attempt_that
         await jobs.store(tx, [], out)
         await jobs.store(tx, [], told)
     async with database.read() as connection:
-        assert await job_logs.last_told(connection, [job.id, other.id]) == {job.id: LastLogLine(1, names[1], 4)}
-        assert await job_logs.last_told(connection, []) == {}
+        assert await job_logs.last_announced(connection, [job.id, other.id]) == {job.id: LastLogLine(1, names[1], 4)}
+        assert await job_logs.last_announced(connection, []) == {}

@@ -186,11 +186,14 @@ async def test_of_two_nodes_one_takes_a_job(database: Database, peer: Database) 
 async def test_how_long_until_something_is_due(database: Database) -> None:
     async with database.read() as connection:
         assert await jobs.next_due(connection) is None
-        assert await job_predicates.signs(connection, 30.0, HEARD, None) == JobsToRescue(False, False, False, None)
+        assert await job_predicates.life_signs(connection, 30.0, HEARD, None) == JobsToRescue(False, False, False, None)
     await inserted(database, pending(database, wake_at=database.now() + 60 * SECOND))
     await running(database, timeout_ms=30_000)
     async with database.read() as connection:
-        due, over = await jobs.next_due(connection), (await job_predicates.signs(connection, None, HEARD, None)).left
+        due, over = (
+            await jobs.next_due(connection),
+            (await job_predicates.life_signs(connection, None, HEARD, None)).left,
+        )
     assert due is not None
     assert over is not None
     assert (55 < due < 61, 25 < over < 31) == (True, True)
@@ -205,7 +208,7 @@ async def found(database: Database, find: Any, *arguments: Any) -> list[str]:
 async def signs(database: Database, silent: float | None = 30.0, since: datetime | None = None) -> JobsToRescue:
     """What there is for the leader to do."""
     async with database.read() as connection:
-        return await job_predicates.signs(connection, silent, HEARD, since)
+        return await job_predicates.life_signs(connection, silent, HEARD, since)
 
 
 async def test_whose_time_is_over(database: Database) -> None:
@@ -242,7 +245,7 @@ async def test_whose_worker_is_silent(database: Database) -> None:
     for job in (silent, beating):
         await stored(database, job, replace(job, version=job.version + 1, worker_beat_at=old, taken_at=old))
     async with database.begin() as tx:
-        await job_heartbeats.beaten(tx, [str(beating.history_id), "unknown"], tx.now())
+        await job_heartbeats.record_heartbeats(tx, [str(beating.history_id), "unknown"], tx.now())
     assert await found(database, jobs.silent, 30.0, 10, HEARD) == [], "nobody has read what it may have said"
     assert not (await signs(database)).silent
     await joined(database, "a")
@@ -333,15 +336,15 @@ async def test_what_a_broker_without_memory_has_not_sent(database: Database) -> 
 
     before = await dispatched(database)
     began = await running(database)
-    assert await found(database, jobs.unheard, 10) == []
-    assert not (await signs(database)).unheard
+    assert await found(database, jobs.dispatched_before_reset, 10) == []
+    assert not (await signs(database)).dispatched_before_reset
     later = database.now() + SECOND
     await stored(database, before, replace(before, version=before.version + 1, dispatched_at=later - 5 * SECOND))
     async with database.begin() as tx:
         await broker_incarnation.replace(tx, None, clock.uuid7())
     after = await dispatched(database)
-    assert await found(database, jobs.unheard, 10) == [before.id]
-    assert (await signs(database)).unheard
+    assert await found(database, jobs.dispatched_before_reset, 10) == [before.id]
+    assert (await signs(database)).dispatched_before_reset
     assert (began.state, after.state) == (RUNNING, DISPATCHED)
 
 

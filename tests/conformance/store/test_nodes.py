@@ -25,7 +25,7 @@ async def join(database: Database, node_id: str) -> bool:
 
 
 async def beat(database: Database, node_id: str, state: NodeState = NodeState.ALIVE, jobs: int = 0) -> bool:
-    return await database.run(lambda tx: nodes.beat(tx, node_id, state, jobs))
+    return await database.run(lambda tx: nodes.record_heartbeat(tx, node_id, state, jobs))
 
 
 async def leader(database: Database, node_id: str = "l-1") -> Fence:
@@ -161,14 +161,14 @@ async def test_what_is_long_gone_is_forgotten(database: Database) -> None:
     async with database.begin() as tx:
         await _worker(tx, "w-1", 2 * DAY)
         await _worker(tx, "w-2", 10)
-    await database.run(lambda tx: nodes.forget(tx, fence, DAY))
+    await database.run(lambda tx: nodes.prune(tx, fence, DAY))
     assert {node.id for node in await listed(database)} == {"b-1", "c-1"}
     async with database.read() as connection:
         (worker,) = await nodes.listed_workers(connection, 10, 600.0)
     assert (worker.id, worker.queues, worker.jobs) == ("w-2", ["reports"], 1)
     await leader(database, "m-1")
     with pytest.raises(StaleTermError):
-        await database.run(lambda tx: nodes.forget(tx, fence, 0.0))
+        await database.run(lambda tx: nodes.prune(tx, fence, 0.0))
     assert len(await listed(database)) == 2
 
 
@@ -176,7 +176,7 @@ async def test_workers_are_listed_until_they_leave_or_are_long_silent(database: 
     async with database.begin() as tx:
         for worker_id, ago in (("w-1", 700.0), ("w-2", 500.0), ("w-3", 1.0), ("w-4", 0.0)):
             await _worker(tx, worker_id, ago)
-    await database.run(lambda tx: nodes.forget_workers(tx, {"w-3": None, "unknown": None}))
+    await database.run(lambda tx: nodes.delete_workers(tx, {"w-3": None, "unknown": None}))
     async with database.read() as connection:
         assert [one.id for one in await nodes.listed_workers(connection, 10, 600.0)] == ["w-4", "w-2"]
 
@@ -185,8 +185,8 @@ async def test_a_late_word_that_a_worker_has_left_is_not_that_of_its_next_life(d
     left = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
     lives = {"again": timedelta(microseconds=1), "gone": timedelta(0), "timeless": None}
     beats = [WorkerHeartbeatRow(id, [], 0, None if later is None else left + later) for id, later in lives.items()]
-    await database.run(lambda tx: nodes.hear_workers(tx, beats))
-    await database.run(lambda tx: nodes.forget_workers(tx, dict.fromkeys(lives, left)))
+    await database.run(lambda tx: nodes.record_worker_heartbeats(tx, beats))
+    await database.run(lambda tx: nodes.delete_workers(tx, dict.fromkeys(lives, left)))
     async with database.read() as connection:
         assert [one.id for one in await nodes.listed_workers(connection, 10, 600.0)] == ["again"]
 

@@ -93,8 +93,8 @@ async def test_putting_the_same_message_again_leaves_it_alone(database: Database
     assert await left(database, new)
     async with database.read() as connection:
         assert await outbox.pending(connection) == 2
-        assert await outbox.present(connection, [row.id, "unknown"]) == {row.id}
-        assert await outbox.present(connection, []) == set()
+        assert await outbox.still_stored(connection, [row.id, "unknown"]) == {row.id}
+        assert await outbox.still_stored(connection, []) == set()
 
 
 async def test_a_confirm_removes_only_what_its_node_had_in_hand_last(database: Database) -> None:
@@ -107,7 +107,7 @@ async def test_a_confirm_removes_only_what_its_node_had_in_hand_last(database: D
     async with database.begin() as tx:
         await outbox.delete(tx, [mine.id, theirs.id, anew.id], claimed_by="me")
     async with database.read() as connection:
-        assert await outbox.present(connection, [mine.id, theirs.id, anew.id]) == {theirs.id, anew.id}
+        assert await outbox.still_stored(connection, [mine.id, theirs.id, anew.id]) == {theirs.id, anew.id}
 
 
 async def test_a_parked_row_blocks_its_own_saga_only(database: Database) -> None:
@@ -149,7 +149,7 @@ async def test_a_row_is_withdrawn_or_claimed_but_not_both(served: Database, serv
         assert not done, "whether it was claimed is not known yet"
     assert await waiting == set()
     async with served.read() as connection:
-        assert await outbox.present(connection, [row.id]) == {row.id}, "it is being sent: nothing may overtake it"
+        assert await outbox.still_stored(connection, [row.id]) == {row.id}, "it is being sent: nothing may overtake it"
     await put(served, free)
     async with served.begin() as tx:
         assert await outbox.withdraw(tx, [free.id]) == {free.id}

@@ -196,21 +196,21 @@ async def test_what_is_held_up_from_outside_is_stuck_too(database: Database, of:
     rows = {one.key: one for one in await with_progress(database, pair, saga)}
     told = ExternalBlockers(["REGISTERING"], ["make_it"], [rows["by-id"].id, rows["b-id"].id, rows["b-over"].id])
     held = ["b-id", "b-register", "b-undone", "by-id"]
-    assert sorted(await names(database, pair, saga, InstanceFilter(stuck=True, hindered=told), sort)) == [
+    assert sorted(await names(database, pair, saga, InstanceFilter(stuck=True, blockers=told), sort)) == [
         "a-person",
         *held,
     ]
     assert (
-        sorted(await names(database, pair, saga, InstanceFilter(prefix="b", stuck=True, hindered=told), sort)) == held
+        sorted(await names(database, pair, saga, InstanceFilter(prefix="b", stuck=True, blockers=told), sort)) == held
     )
-    two = InstanceFilter(("REGISTERING", "COMPLETED"), stuck=True, hindered=told)
+    two = InstanceFilter(("REGISTERING", "COMPLETED"), stuck=True, blockers=told)
     assert sorted(await names(database, pair, saga, two, sort)) == ["a-person", "b-register"]
-    every_one = await every(database, pair, saga, InstanceFilter(stuck=True, hindered=told), sort, 2)
+    every_one = await every(database, pair, saga, InstanceFilter(stuck=True, blockers=told), sort, 2)
     assert [one.key for one in every_one] == await names(
-        database, pair, saga, InstanceFilter(stuck=True, hindered=told), sort
+        database, pair, saga, InstanceFilter(stuck=True, blockers=told), sort
     )
     others = {"a-retries", "a-undone", "a-waits", "b-over", "b-undone"}
-    found = await names(database, pair, saga, InstanceFilter(stuck=False, hindered=told), sort)
+    found = await names(database, pair, saga, InstanceFilter(stuck=False, blockers=told), sort)
     assert set(found) == others, "of what is undone the reader judges himself"
 
 
@@ -279,15 +279,15 @@ async def test_what_is_held_up_in_too_many_cases_to_be_named_is_found_all_the_sa
     told, held = await many_held_up(database, pair, saga)
     all_of_them = await every(database, pair, saga, InstanceFilter(), sort, 100)
     for limit in (1, 4, 100):
-        found = await every(database, pair, saga, InstanceFilter(stuck=True, hindered=told), sort, limit)
+        found = await every(database, pair, saga, InstanceFilter(stuck=True, blockers=told), sort, limit)
         assert found == [one for one in all_of_them if one.key in held], limit
-    others = await every(database, pair, saga, InstanceFilter(stuck=False, hindered=told), sort, 3)
+    others = await every(database, pair, saga, InstanceFilter(stuck=False, blockers=told), sort, 3)
     open_to_the_reader = {"held-by-step"}
     assert {one.key for one in others} == {one.key for one in all_of_them} - set(held) | open_to_the_reader
-    states = InstanceFilter(("REGISTERING", "COMPENSATING", "COMPLETED"), stuck=True, hindered=told)
+    states = InstanceFilter(("REGISTERING", "COMPENSATING", "COMPLETED"), stuck=True, blockers=told)
     some = {one.key for one in await every(database, pair, saga, states, sort, 2)}
     assert some == {"held-by-time-and-state", "held-by-time-while-undone", "held-by-state", "held-by-step"}
-    prefix = InstanceFilter(prefix="held-by-time-", created_by="ada", stuck=True, hindered=told)
+    prefix = InstanceFilter(prefix="held-by-time-", created_by="ada", stuck=True, blockers=told)
     assert len(await every(database, pair, saga, prefix, sort, 2)) == 4
 
 

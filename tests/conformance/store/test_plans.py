@@ -168,7 +168,7 @@ async def test_what_is_held_up_from_outside_is_found_by_its_state_or_its_id(
     told = ExternalBlockers([many[0].state], ["createGitRepo"], [one.id for one in many[:3]])
 
     async def listed(tx: Transaction) -> None:
-        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, hindered=told), "-createdAt")
+        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, blockers=told), "-createdAt")
         assert len(found) == len(many)
 
     found = await found_by(database, listed)
@@ -193,10 +193,10 @@ async def test_what_is_held_up_in_too_many_cases_is_found_by_its_wake_up_or_its_
     name = pair.instances.name
     state = f"ix_{name}_{'' if pair.saga else 'saga_'}state_created_at_id"
     which = UnservedJobs(saga, {"DISPATCHED": now}, ["served"])
-    told = ExternalBlockers(overdue=now - timedelta(seconds=15), unworked=which)
+    told = ExternalBlockers(overdue=now - timedelta(seconds=15), unserved_jobs=which)
 
     async def listed(tx: Transaction) -> None:
-        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, hindered=told), "key")
+        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, blockers=told), "key")
         assert {one.id for one in found} == {one.id for one in [*many[:4], *many[-3:]]}
 
     found = await found_by(database, listed)
@@ -225,7 +225,7 @@ async def test_what_is_held_up_is_looked_for_among_the_first_rows_without_the_ot
     told = ExternalBlockers(overdue=many[-1].created_at + timedelta(hours=1))
 
     async def listed(tx: Transaction) -> None:
-        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, hindered=told), "-createdAt", 5)
+        found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, blockers=told), "-createdAt", 5)
         assert [one.id for one in found] == [one.id for one in reversed(many[-5:])]
 
     with watched(database) as sent:

@@ -96,8 +96,8 @@ async def test_sessions_that_began_while_nothing_could_be_written_are_replaced(
     url, switch = switched
     switch(True)
     database = Database(url, pool_size=POOL)
-    probe = WriteProbe(database, "node-1", every_s=0.05)
-    assert probe.trouble
+    probe = WriteProbe(database, "node-1", interval_s=0.05)
+    assert probe.problem
     async with AsyncExitStack() as stack:
         for _ in range(POOL):
             await stack.enter_async_context(database.read())
@@ -107,7 +107,7 @@ async def test_sessions_that_began_while_nothing_could_be_written_are_replaced(
     await probe.start()
     await eventually(lambda: "does not accept writes" in caplog.text, deadline=10)
     switch(False)
-    await eventually(lambda: probe.trouble is None, deadline=10)
+    await eventually(lambda: probe.problem is None, deadline=10)
     for place in range(POOL):
         await stored(database, APPS, [started(f"yes-{place}")])
     await probe.stop()
@@ -124,14 +124,14 @@ async def test_what_was_in_use_when_writes_are_taken_again_is_replaced_before_it
     )  # the first refusal alone renews the pool
     switch(True)
     database = Database(url, pool_size=POOL)
-    probe = WriteProbe(database, "node-1", every_s=0.05)
+    probe = WriteProbe(database, "node-1", interval_s=0.05)
     await probe.start()
     await eventually(lambda: "does not accept writes" in caplog.text, deadline=10)
     async with AsyncExitStack() as stack:
         for _ in range(POOL - 1):
             await stack.enter_async_context(database.read())
         switch(False)
-        await eventually(lambda: probe.trouble is None, deadline=10)
+        await eventually(lambda: probe.problem is None, deadline=10)
         await probe.stop()
     for place in range(POOL):
         await stored(database, APPS, [started(f"yes-{place}")])
@@ -150,7 +150,7 @@ READ_ONLY = {
 @pytest.mark.parametrize("url", READ_ONLY)
 def test_a_refusal_to_write_ends_the_session_and_leaves_nothing_open(url: str) -> None:
     error, dialect = OperationalError("COMMIT", None, READ_ONLY[url]), dialect_of(parse_url(url))
-    assert dialect.is_hopeless(error)
+    assert dialect.needs_new_session(error)
     assert type(translated(error, dialect, committing=True)) is Unavailable
 
 
@@ -160,7 +160,7 @@ def test_other_errors_end_no_session() -> None:
         "mysql+asyncmy://h/d": DriverError(1213, "Deadlock"),
         "sqlite+aiosqlite:////x": DriverError("locked", sqlite_errorcode=sqlite3.SQLITE_BUSY),
     }.items():
-        assert not dialect_of(parse_url(url)).is_hopeless(OperationalError("UPDATE", None, error))
+        assert not dialect_of(parse_url(url)).needs_new_session(OperationalError("UPDATE", None, error))
 
 
 # The row of the probe
@@ -169,7 +169,7 @@ def test_other_errors_end_no_session() -> None:
 @pytest.fixture
 async def probe(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WriteProbe]:
     """One that writes without pause."""
-    made = WriteProbe(database, "node-1", every_s=0.01)
+    made = WriteProbe(database, "node-1", interval_s=0.01)
     yield made
     await made.stop()
 
@@ -185,9 +185,9 @@ async def test_a_process_has_one_row_and_those_of_the_dead_are_removed(database:
     for name, hours in (("old", -2), ("ahead", 2)):
         moved = update(table).where(table.c.name == name).values(at=peer.now() + timedelta(hours=hours))
         await peer.run(lambda tx, moved=moved: tx.execute(moved))  # type: ignore[misc]
-    first = WriteProbe(database, "node-1", every_s=0.01)
+    first = WriteProbe(database, "node-1", interval_s=0.01)
     await first.start()
-    await eventually(lambda: first.trouble is None, deadline=5)
+    await eventually(lambda: first.problem is None, deadline=5)
     await first.stop()
     assert await names(database) == ["new", "node-1"]
     await write_probes.try_once(peer, "doctor")
@@ -202,8 +202,8 @@ async def test_a_write_that_hangs_is_told_within_its_limit(
     async with peer.begin() as tx:
         await write_probes.write(tx, "node-1")
         await probe.start()
-        await eventually(lambda: "within" in (probe.trouble or ""), deadline=5)
-    await eventually(lambda: probe.trouble is None, deadline=10)
+        await eventually(lambda: "within" in (probe.problem or ""), deadline=5)
+    await eventually(lambda: probe.problem is None, deadline=10)
 
 
 async def test_a_probe_behind_others_that_write_is_content(
@@ -220,17 +220,17 @@ async def test_a_probe_behind_others_that_write_is_content(
     await probe.start()
     await held.wait()
     database.written_at = 1e18  # as others' commits would go on saying
-    await eventually(lambda: probe.trouble is None, deadline=5)
+    await eventually(lambda: probe.problem is None, deadline=5)
     let_go.set()
 
 
 async def test_a_missing_table_is_trouble(file: Path) -> None:
     database = Database(f"sqlite+aiosqlite:///{file}")
     await database.run(lambda tx: tx.execute(text("DROP TABLE write_probes")))
-    made = WriteProbe(database, "node-1", every_s=0.01)
+    made = WriteProbe(database, "node-1", interval_s=0.01)
     await made.start()
     try:
-        await eventually(lambda: "db upgrade" in (made.trouble or ""), deadline=5)
+        await eventually(lambda: "db upgrade" in (made.problem or ""), deadline=5)
     finally:
         await made.stop()
         await database.close()

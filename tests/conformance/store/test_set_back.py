@@ -44,7 +44,7 @@ async def put_off(database: Database, table: Any, *names: str) -> None:
 
 
 async def mend(database: Database) -> int:
-    return await clock_rollback.mend(database, CLAIM)
+    return await clock_rollback.repair(database, CLAIM)
 
 
 async def test_a_clock_that_goes_forward_is_never_suspected(database: Database) -> None:
@@ -64,7 +64,9 @@ async def test_one_row_from_the_future_tells(database: Database, table: str) -> 
         "saga_instances": lambda: some(database, 1, *PAIRS["sagas"]),
         "jobs": lambda: inserted(database, pending(database)),
         "nodes": lambda: joined(database, "a-1"),
-        "workers": lambda: database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w", ["q"], 0)])),
+        "workers": lambda: database.run(
+            lambda tx: nodes.record_worker_heartbeats(tx, [WorkerHeartbeatRow("w", ["q"], 0)])
+        ),
         "write_probes": lambda: database.run(lambda tx: write_probes.write(tx, "n")),
         "throttles": lambda: database.run(lambda tx: throttle.take(tx, "t", 1, 1.0)),
     }
@@ -193,15 +195,15 @@ async def test_a_live_jobs_own_time_is_believed(database: Database) -> None:
 
 async def test_a_beat_that_is_yet_to_come_is_none(database: Database) -> None:
     await joined(database, "a-1")
-    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w", ["q"], 0)]))
+    await database.run(lambda tx: nodes.record_worker_heartbeats(tx, [WorkerHeartbeatRow("w", ["q"], 0)]))
     await put_off(database, tables.nodes, "beat_at")
     await put_off(database, tables.workers, "beat_at")
     async with database.read() as connection:
         living = await nodes.living(connection)
         assert list((await connection.execute(job_predicates.listening(connection, 30))).scalars()) == []
         assert await nodes.listed_workers(connection, 10, 600) == []
-        crew = (await job_queues.crews(connection, ["q"], 30))["q"]
-    assert (crew.heard, crew.silent) == (0, 0)
+        crew = (await job_queues.queue_workers(connection, ["q"], 30))["q"]
+    assert (crew.known, crew.silent) == (0, 0)
     since = living.now - timedelta(seconds=31)
     assert is_silent(living.nodes[0], now=living.now, since=since, limit=30.0)
     assert not is_silent(living.nodes[0], now=living.now, since=living.now, limit=30.0)

@@ -56,9 +56,9 @@ class Up:
 class Still:
     """A relay that sends nothing."""
 
-    node, lease, bringing = "node-1", 15.0, 0
+    node, lease, undeclared_rows = "node-1", 15.0, 0
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Nobody is to be told."""
 
     def take(self, rows: Sequence[object]) -> None:
@@ -90,10 +90,10 @@ Act = Callable[[Database, Fence], Awaitable[object]]
 
 async def watch(database: Database, fence: Fence) -> None:
     """Everything that is held against workers."""
-    watchman = JobRescuer(office(database, fence), cast(Broker, Up()), silent=LIMIT, heard=LIMIT)
-    watchman._heard_since, watchman._heard_by = database.now() - LONG_AGO / 2, 1
-    watchman._looked_at = clock.monotonic()
-    await watchman.look()
+    watchman = JobRescuer(office(database, fence), cast(Broker, Up()), silent=LIMIT, listening_s=LIMIT)
+    watchman._listening_since, watchman._listening_on = database.now() - LONG_AGO / 2, 1
+    watchman._checked_at = clock.monotonic()
+    await watchman.run_once()
 
 
 async def late(database: Database) -> JobRow:
@@ -113,7 +113,7 @@ async def forgotten(database: Database) -> JobRow:
 
 
 async def offer(database: Database, fence: Fence) -> None:
-    await OrphanJobDetector(office(database, fence), cast(Broker, Up()), every=LIMIT).orphans()
+    await OrphanJobDetector(office(database, fence), cast(Broker, Up()), interval_s=LIMIT).orphans()
 
 
 async def orphan(database: Database) -> JobRow:
@@ -123,7 +123,7 @@ async def orphan(database: Database) -> JobRow:
 
 
 async def assign(database: Database, fence: Fence) -> None:
-    await OrphanJobDetector(office(database, fence), cast(Broker, Up()), every=LIMIT).unowned()
+    await OrphanJobDetector(office(database, fence), cast(Broker, Up()), interval_s=LIMIT).unowned()
 
 
 async def lonely(database: Database) -> JobRow:
@@ -131,9 +131,9 @@ async def lonely(database: Database) -> JobRow:
 
 
 async def resend(database: Database, fence: Fence) -> None:
-    lost = LostDispatchDetector(office(database, fence), cast(Broker, Up()), after=LIMIT, heard=LIMIT)
-    await lost.look()
-    await lost.look()
+    lost = LostDispatchDetector(office(database, fence), cast(Broker, Up()), after=LIMIT, listening_s=LIMIT)
+    await lost.run_once()
+    await lost.run_once()
 
 
 async def lost(database: Database) -> JobRow:
@@ -142,7 +142,7 @@ async def lost(database: Database) -> JobRow:
 
 
 async def send(database: Database, fence: Fence) -> None:
-    dispatcher = JobDispatcher(database, fence, WakeSignal(), cast(OutboxRelay, Still()), most_open=9, silent=LIMIT)
+    dispatcher = JobDispatcher(database, fence, WakeSignal(), cast(OutboxRelay, Still()), open_limit=9, silent=LIMIT)
     await database.run(dispatcher._write)
 
 
@@ -182,7 +182,7 @@ async def test_a_duty_of_a_term_that_is_over_writes_nothing(led: Database, case:
 
 
 def scheduler(database: Database, fence: Fence) -> Scheduler:
-    return Scheduler(database, fence, WakeSignal(), due=lambda: None, stop=lambda stops: None)
+    return Scheduler(database, fence, WakeSignal(), notify_leader=lambda: None, stop=lambda stops: None)
 
 
 async def test_schedules_of_a_term_that_is_over_fire_nothing(led: Database) -> None:
@@ -200,9 +200,9 @@ async def test_runs_are_not_let_go_by_a_term_that_is_over(led: Database) -> None
     await led.run(lambda tx: schedules.insert(tx, one))
     [held] = await inserted(led, pending(led, schedule_id=one.id, due_at=led.now(), wake_at=HELD_WAKE_AT))
     with pytest.raises(StaleTermError):
-        await scheduler(led, STALE).let_go()
+        await scheduler(led, STALE).release_held_runs()
     assert await now(led, held) == held
-    assert await scheduler(led, MINE).let_go() == 1
+    assert await scheduler(led, MINE).release_held_runs() == 1
 
 
 class Ear:
@@ -223,7 +223,7 @@ async def test_words_are_written_and_acknowledged_by_the_owner_of_this_epoch_alo
     job = await running(led)
     for node in ("node-1", "node-2", "node-1"):
         job = await owned(led, node, job)
-    events = JobEventListener(led, owner, stop=lambda stops: None, due=lambda: None)
+    events = JobEventListener(led, owner, stop=lambda stops: None, notify_leader=lambda: None)
     body = {"jobId": job.id, "historyId": job.history_id, "workerId": "w", "seq": 2, "status": "SUCCEEDED"}
     queue, ear = status_queue(job.id), Ear()
     said = Delivery(dump(body), queue, "", queue, None, None, None, {}, False, 0, 1, 1)
@@ -247,7 +247,9 @@ async def test_lines_that_are_given_out_once_more_count_once(led: Database) -> N
         return Delivery(text, queue, "", queue, None, None, None, {}, again, 0, 1, 1)
 
     async def said(lines: Sequence[Delivery]) -> None:
-        events = JobEventListener(led, "node-1", stop=lambda stops: None, due=lambda: None, cap=LogLimit(5, 1000))
+        events = JobEventListener(
+            led, "node-1", stop=lambda stops: None, notify_leader=lambda: None, limit=LogLimit(5, 1000)
+        )
         await events.start()
         await events.handle(ChannelBatch(job.id, job.owner_epoch, cast(Broker, Up()), cast(Consumer, Ear()), lines))
         await events.stop()

@@ -75,7 +75,7 @@ async def test_nobody_leads_when_the_lease_was_not_renewed(world: World) -> None
 async def test_nodes_with_their_states_and_loads(world: World) -> None:
     await world.database.run(lambda tx: nodes.join(tx, "a-1", "a", ["coordinator", "api"]))
     await world.database.run(lambda tx: nodes.join(tx, "b-1", "b", ["coordinator", "api"]))
-    await world.database.run(lambda tx: nodes.beat(tx, "b-1", NodeState.DRAINING, 12))
+    await world.database.run(lambda tx: nodes.record_heartbeat(tx, "b-1", NodeState.DRAINING, 12))
     await led(world, "a-1")
     first, second = (await asked(world))["nodes"]
     assert {**first, "startedAt": None, "beatAt": None} == {
@@ -106,18 +106,18 @@ async def test_a_node_is_drained_by_its_name_too_where_only_one_has_it(world: Wo
 
 
 async def test_workers_as_they_said_themselves(world: World) -> None:
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", ["reports"], 3)]))
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, [WorkerHeartbeatRow("w-1", ["reports"], 3)]))
     (worker,) = (await asked(world))["workers"]
     assert (worker["id"], worker["state"], worker["queues"], worker["jobs"]) == ("w-1", "ALIVE", ["reports"], 3)
     assert worker["lostPlaces"] == 0
     beat = WorkerHeartbeatRow("w-1", ["reports"], 3, lost_places=2)
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, [beat]))
     (worker,) = (await asked(world))["workers"]
     assert worker["lostPlaces"] == 2
 
 
 async def test_a_worker_that_ends_is_draining_until_it_is_silent(world: World) -> None:
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", [], 3)]))
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, [WorkerHeartbeatRow("w-1", [], 3)]))
     (worker,) = (await asked(world))["workers"]
     assert (worker["state"], worker["queues"], worker["jobs"]) == ("DRAINING", [], 3)
     await unheard_for(world, 16)
@@ -132,7 +132,7 @@ async def unheard_for(world: World, seconds: float) -> None:
 
 
 async def test_a_worker_is_silent_before_its_jobs_are_lost_and_has_them_until_then(world: World) -> None:
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", ["reports"], 3)]))
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, [WorkerHeartbeatRow("w-1", ["reports"], 3)]))
     for ago, state, jobs in ((8, "ALIVE", 3), (16, "SILENT", 3), (31, "SILENT", 0)):
         await unheard_for(world, ago)
         (worker,) = (await asked(world))["workers"]
@@ -141,7 +141,7 @@ async def test_a_worker_is_silent_before_its_jobs_are_lost_and_has_them_until_th
 
 async def test_a_silent_worker_has_no_jobs_and_is_shown_for_a_while(world: World) -> None:
     beats = [WorkerHeartbeatRow(id, ["reports"], 3) for id in ("w-1", "w-2")]
-    await world.database.run(lambda tx: nodes.hear_workers(tx, beats))
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, beats))
     for id, ago in (("w-1", 31), ("w-2", 601)):
         async with world.database.begin() as tx:
             at = tx.now() - timedelta(seconds=ago)

@@ -98,7 +98,7 @@ async def test_who_guesses_at_health_has_no_guesses_left_anywhere(world: World) 
 
 
 async def test_what_is_not_vital_is_shown_and_keeps_no_work_away(world: World) -> None:
-    world.health.watch("Dead letters", lambda: "cannot store 1 dead letter", vital=False)
+    world.health.watch("Dead letters", lambda: "cannot store 1 dead letter", critical=False)
     shown = [{"component": "Dead letters", "isHealthy": True, "reason": "cannot store 1 dead letter"}]
     assert await health(world) == (200, {"status": "healthy", "checks": shown})
     assert await health(world, "/ready") == (200, {"status": "ready", "checks": shown})

@@ -37,7 +37,7 @@ async def test_a_job_that_nobody_begins_says_what_helps(world: World) -> None:
     command = "`orchestrix worker --job-queue reports`"
     assert answer.json()["waitsFor"] == f"no worker serves queue reports: start one with {command}"
     beat = WorkerHeartbeatRow("w-1", ["other", "reports"], 3)
-    await world.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, [beat]))
     answer = await world.client.get(f"/jobs/{id}", headers={"If-None-Match": etag})
     assert answer.json()["waitsFor"].startswith("its owner node is gone")
     await joined(world.database, "node-1")
@@ -98,7 +98,7 @@ async def test_no_connection_to_the_database_is_held_while_the_broker_is_asked(
     async def noted(self: BrokerStatus, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
         wanted = set(queues)
         asked.append((wanted, open))
-        return await empty(self, wanted, fresh=fresh)
+        return await empty(self, wanted, max_age_s=fresh)
 
     id = (await submitted(world))["id"]
     at = world.database.now() - timedelta(seconds=10)

@@ -44,7 +44,7 @@ async def changed(world: World, id: str, change: Any) -> JobRow:
         found = change(job)
         after, attempts = (found.job, [found.attempt]) if isinstance(found, JobTransition) else (found, [])
         await jobs.store(tx, [(job.version, after)], [one for one in attempts if one])
-    world.job_watch.tell([id])
+    world.job_watch.notify([id])
     return after
 
 
@@ -69,7 +69,7 @@ async def logged(world: World, job: JobRow, *numbers: int) -> None:
         name = str(job.history_id)
         lines = [JobLogLine(name, seq, job.id, "w-1", "info", f"line {seq}", at, job.attempt) for seq in numbers]
         await job_logs.insert(tx, lines)
-    world.job_watch.tell([job.id])
+    world.job_watch.notify([job.id])
 
 
 def pointers(body: dict[str, Any]) -> list[str]:
@@ -434,7 +434,7 @@ async def test_a_node_is_told_to_drain(world: World) -> None:
     states = {node["id"]: node["state"] for node in (await world.client.get("/cluster")).json()["nodes"]}
     assert states == {"node-1": "DRAINING", "node-2": "ALIVE"}
     async with world.database.begin() as tx:
-        assert await nodes.beat(tx, "node-1", NodeState.ALIVE, 3)
+        assert await nodes.record_heartbeat(tx, "node-1", NodeState.ALIVE, 3)
     states = {node["id"]: node["state"] for node in (await world.client.get("/cluster")).json()["nodes"]}
     assert states["node-1"] == "DRAINING", "a beat does not undo it"
     problem(await world.client.post("/cluster/nodes/nobody/drain"), 404, "not_found")

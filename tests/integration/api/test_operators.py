@@ -155,7 +155,7 @@ async def test_the_audit_is_filtered(world: World, query: str, actions: list[str
 
 async def test_the_workers_are_those_of_the_cluster(world: World) -> None:
     beats = [WorkerHeartbeatRow("w-1", ["reports"], 2), WorkerHeartbeatRow("w-2", [], 1)]
-    await world.database.run(lambda tx: nodes.hear_workers(tx, beats))
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, beats))
     found = (await world.client.get("/workers")).json()
     WorkerList.model_validate(found)
     assert {one["id"]: one["state"] for one in found["items"]} == {"w-1": "ALIVE", "w-2": "DRAINING"}

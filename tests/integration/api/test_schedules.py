@@ -478,14 +478,14 @@ async def test_a_run_that_is_begun_while_its_schedule_is_deleted_goes_on(
     await world.client.post("/schedules/hourly/run")
     (run,) = await runs(world, one)
     async with world.database.read() as connection:
-        seen = await schedules.unbegun(connection, one["id"])
+        seen = await schedules.not_started_ids(connection, one["id"])
     assert seen == [run.id]
     await changed(world, run, state=RUNNING, attempt=1)
 
     async def earlier(*_: Any) -> list[str]:
         return seen
 
-    monkeypatch.setattr(schedules, "unbegun", earlier)
+    monkeypatch.setattr(schedules, "not_started_ids", earlier)
     gone = (await world.client.delete("/schedules/hourly")).json()
     assert (gone["runsCancelled"], gone["runsOngoing"]) == (0, 1)
     (left,) = await runs(world, one)

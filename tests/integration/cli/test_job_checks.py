@@ -28,7 +28,7 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 async def test_workers_that_are_full_or_away_or_unknown_are_told_apart(database: Database) -> None:
     for queue in ("full", "empty"):
         await dispatched(database, queue=queue)
-    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", ["full"], 4)]))
+    await database.run(lambda tx: nodes.record_worker_heartbeats(tx, [WorkerHeartbeatRow("w-1", ["full"], 4)]))
     unled = await facts(database, 30.0, 1000)
     assert {cause for cause, _ in unled.causes.values()} == {"no leader elected (worker heartbeats are not recorded)"}
     await leading(database, Fence(1, "node-1"))

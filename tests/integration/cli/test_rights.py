@@ -33,7 +33,7 @@ async def seen(url: str) -> list[CheckResult]:
     broker = open_broker(url, "orchestrix doctor")
     try:
         await broker.start()
-        assert await broker.wait_up(READY_TIMEOUT_S)
+        assert await broker.wait_connected(READY_TIMEOUT_S)
         return await rights(broker, url)
     finally:
         await broker.stop()
@@ -46,7 +46,7 @@ async def test_each_right_that_is_missing_is_named_and_given_back(rabbitmq_serve
     assert await seen(rabbitmq_url) == [], "no node has made the exchanges yet"
     broker = open_broker(rabbitmq_url, "node")
     await broker.start()
-    assert await broker.wait_up(READY_TIMEOUT_S)
+    assert await broker.wait_connected(READY_TIMEOUT_S)
     await broker.declare(Topology((Exchange(EVENTS, "topic"),)))
     await broker.stop()
     assert await seen(rabbitmq_url) == []

@@ -79,14 +79,14 @@ async def test_the_health_page_counts_what_a_node_cannot_run(database: Database)
     (one, *_) = await some(database, 3)
     mine = DefinitionStore(database, Catalog([replace(APP_PROVISIONING, version=2)]))
     await mine.count_unrunnable()
-    assert mine.trouble() is None
+    assert mine.problem() is None
     async with database.read() as connection:
-        await mine.meet(connection, [(one.saga, one.definition_version)])
+        await mine.read_missing(connection, [(one.saga, one.definition_version)])
     await mine.count_unrunnable()
-    assert mine.trouble() == "live instances that this node cannot run: 3 of saga app version 1"
+    assert mine.problem() == "live instances that this node cannot run: 3 of saga app version 1"
     await DefinitionStore(database, Catalog([APP_PROVISIONING])).record()
     await mine.read_all()
     await mine.count_unrunnable()
-    assert mine.trouble() is None
+    assert mine.problem() is None
     async with database.read() as connection:
         assert (await connection.execute(text("SELECT count(*) FROM saga_definitions"))).scalar_one() == 1

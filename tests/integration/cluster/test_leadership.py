@@ -97,7 +97,7 @@ class Election:
         self.candidates.append(made)
         if linked:
             await broker.start()
-            assert await broker.wait_up(10)
+            assert await broker.wait_connected(10)
         await leadership.start()
         return made
 
@@ -230,12 +230,12 @@ async def test_a_token_that_is_lost_under_who_leads_alone_is_made_anew(
     async def away(*_lease: object) -> None:
         raise Unavailable("the database is away")
 
-    monkeypatch.setattr(lonely.leadership._seat, "renew", away)
+    monkeypatch.setattr(lonely.leadership._lease_store, "renew", away)
     await lonely.broker.start()
-    assert await lonely.broker.wait_up(10)
+    assert await lonely.broker.wait_connected(10)
 
     async def sent() -> bool:
-        return lonely.leadership._reign is not None and lonely.leadership._reign.minted
+        return lonely.leadership._term is not None and lonely.leadership._term.token_published
 
     await eventually(sent, deadline=6, message="there is a token")
     await lonely.broker.delete(LEADER)

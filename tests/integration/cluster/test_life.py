@@ -47,7 +47,7 @@ async def test_a_node_that_leaves_is_draining_for_all_to_see_until_it_has_handed
 ) -> None:
     link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
     work = Jobs()
-    life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, QUICK, work=work)
+    life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, QUICK, workload=work)
 
     async def seen(state: NodeState, jobs: int) -> bool:
         async with database.read() as connection:
@@ -73,7 +73,7 @@ async def test_a_node_leaves_though_its_work_does_not_end_well(
     link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
     work = Jobs()
     quick = QUICK.model_copy(update={"handoff_hard": 0.1})
-    life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, quick, work=work)
+    life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, quick, workload=work)
     if not hangs:
         work.stop = broken  # type: ignore[method-assign]
     await life.start()

@@ -48,7 +48,7 @@ def losing(database: Database, node: str, *, done: bool, times: int = 1) -> Data
 async def test_an_answer_that_was_lost_is_looked_up(database: Database) -> None:
     seat = losing(database, A, done=True)
     assert await seat.campaign(bid(A), clock.monotonic()) == Fence(1, A)
-    lease = await seat.look()
+    lease = await seat.read()
     assert lease is not None
     assert lease.term == 1
 

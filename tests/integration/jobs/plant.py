@@ -73,7 +73,7 @@ class Node:
             cluster=cluster,
             jobs=tuned,
             signals=self.signals,
-            poke=plant.poke,
+            notify_leader=plant.poke,
         )
         self.jobs = JobCoordinator(self.name, around, draining=self.draining)
         self.control = control
@@ -85,15 +85,15 @@ class Node:
         await self.outlet.start()
         await self.relay.start()
         await self.jobs.start()
-        assert await self.control.wait_up(10), self.control.trouble
-        assert await self.outlet.wait_up(10), self.outlet.trouble
+        assert await self.control.wait_connected(10), self.control.problem
+        assert await self.outlet.wait_connected(10), self.outlet.problem
 
     async def lead(self, term: int = 1) -> None:
         """Becomes the leader of that term."""
         fence = Fence(term, self.name)
         await leading(self._plant.database, fence)
-        due, stop = self.signals.due.set, self.jobs.stops.tell
-        schedules = Scheduler(self._plant.database, fence, self.schedules_due, due=due, stop=stop)
+        due, stop = self.signals.due.set, self.jobs.stops.publish
+        schedules = Scheduler(self._plant.database, fence, self.schedules_due, notify_leader=due, stop=stop)
         self.duties = Services([self.jobs.duties(fence), schedules])
         await self.duties.start()
 
@@ -177,7 +177,7 @@ class Plant:
     async def cancel(self, job: JobRow, reason: str = "not wanted") -> JobRow:
         """Cancels by any node."""
         node = self.nodes[0]
-        canceller = JobCanceller(self.database, node.jobs.stops.tell, lambda ids: None, due=self.poke)
+        canceller = JobCanceller(self.database, node.jobs.stops.publish, lambda ids: None, notify_leader=self.poke)
         return await canceller.cancel(job.id, reason)
 
     async def now(self, job: JobRow) -> JobRow:
@@ -291,7 +291,7 @@ class Hand:
     async def start(self, *, beats: bool) -> None:
         """Connects; listens for words to stop; beats if it is to."""
         await self.broker.start()
-        assert await self.broker.wait_up(10), self.broker.trouble
+        assert await self.broker.wait_connected(10), self.broker.problem
         await self.hearing()
         if beats:
             self._tasks.append(asyncio.create_task(self._beat()))

@@ -102,4 +102,4 @@ async def test_where_it_cannot_be_written_silence_will_tell(
     ],
 )
 def test_what_is_told_of_it(left: RecoveryResult, told: list[str]) -> None:
-    assert left.told() == told
+    assert left.sentences() == told

@@ -142,7 +142,7 @@ async def test_a_node_that_is_alone_ends_at_the_hard_limit(plant: Plant) -> None
 async def test_the_jobs_of_a_dead_node_are_offered_to_the_others(plant: Plant) -> None:
     victim = await plant.node("victim", tuned=CALM)
     leader = await plant.node("leader", tuned=CALM)
-    await leader.jobs.taker.stop()
+    await leader.jobs.handoff_subscriber.stop()
     await leader.lead()
     hand = await plant.worker()
     pairs = await started(plant, hand, 4)
@@ -199,7 +199,7 @@ async def test_what_a_node_owns_and_does_not_read_is_mended(plant: Plant) -> Non
     node = await plant.node("node", leads=True, tuned=CALM)
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)
-    await node.jobs.holdings.leave([job.id])
+    await node.jobs.owned_jobs.leave([job.id])
     await task.log("late")
     await eventually(lambda: node.jobs.count == 1, deadline=5, message="it reads again what it owns")
     await task.succeed()
@@ -218,7 +218,7 @@ async def test_a_job_that_has_said_all_to_the_owner_before_is_cleared_away_by_th
     async def dies_before(job_id: str) -> None:
         return
 
-    monkeypatch.setattr(first.jobs.holdings, "clear_away", dies_before)
+    monkeypatch.setattr(first.jobs.owned_jobs, "delete_channels", dies_before)
     await task.log("last line")
     await task.succeed()
     await plant.reached(job, SUCCEEDED)
@@ -238,7 +238,7 @@ async def test_lines_that_waited_for_a_reader_are_read_however_long_ago_the_job_
     await task.say("SUCCEEDED", seq=60, lastLogSeq=59)
     await plant.reached(job, SUCCEEDED)
     await node.jobs.reconcile.stop()
-    await node.jobs.holdings.leave([job.id])
+    await node.jobs.owned_jobs.leave([job.id])
     task.seq = 1
     await task.log(*(f"line {number}" for number in range(50)))
     await ended_long_ago(plant, job)
@@ -258,7 +258,7 @@ async def test_a_job_without_an_owner_gets_one(plant: Plant, monkeypatch: pytest
     """The message that asks for one is lost."""
     monkeypatch.setattr("orchestrix.jobs.rescue.orphan_detector.UNOWNED_TIMEOUT_S", 1.0)
     node = await plant.node("node", tuned=CALM)
-    await node.jobs.taker.stop()
+    await node.jobs.handoff_subscriber.stop()
     await node.lead()
     hand = await plant.worker()
     job = await plant.submit()
@@ -297,8 +297,8 @@ async def test_what_nobody_takes_of_too_many_is_kept(plant: Plant) -> None:
     node = await plant.node("node", leads=True, tuned=CALM, cluster=LAZY)
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)
-    await node.jobs.taker.decline()
-    giving = asyncio.create_task(node.jobs.giver.give(REBALANCE))
+    await node.jobs.handoff_subscriber.decline()
+    giving = asyncio.create_task(node.jobs.handoff_publisher.hand_over(REBALANCE))
     await ownership(plant, job, HANDING_OFF)
     assert await giving == 0
     now = await plant.now(job)
@@ -365,7 +365,7 @@ async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plan
     for _ in range(10):
         assert await still_gone()
         await former.control.message_count(JOB_ASSIGNED)
-    await former.jobs.reconcile.look()
+    await former.jobs.reconcile.run_once()
     assert former.jobs.count == 0
 
 
@@ -392,7 +392,7 @@ async def test_a_node_without_database_keeps_nothing_from_others_and_goes_on_whe
             raise Unavailable("the database is away")
 
     parts = node.jobs
-    footing = SelfFencing(ping, parts.taker, parts.holdings, parts.reconcile, limit=0.3)
+    footing = SelfFencing(ping, parts.handoff_subscriber, parts.owned_jobs, parts.reconcile, limit=0.3)
     await footing.start()
     await eventually(lambda: parts.count == 0, deadline=5, message="it lets go of the job")
     await task.log("while nobody listens")

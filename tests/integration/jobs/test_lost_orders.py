@@ -87,7 +87,7 @@ async def test_what_a_worker_holds_by_its_beat_is_not_sent_again(plant: Plant) -
 
 async def test_a_person_can_have_it_sent_again_at_once(plant: Plant) -> None:
     node = await plant.node()
-    steps = StepJobs(lambda: None, stop=lambda stops: None, sent=node.relay.poke, news=lambda ids: None)
+    steps = StepJobs(lambda: None, stop=lambda stops: None, sent=node.relay.notify, on_change=lambda ids: None)
     await node.lead()
     job = await sent(plant, node)
     await node.resign()

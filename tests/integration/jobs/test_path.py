@@ -50,7 +50,7 @@ async def _progress(plant: Plant, job: JobRow) -> bool:
 async def test_what_a_worker_says_before_anybody_listens_is_kept(plant: Plant) -> None:
     leader = await plant.node(leads=True)
     hand = await plant.worker()
-    await leader.jobs.taker.stop()
+    await leader.jobs.handoff_subscriber.stop()
     job = await plant.submit()
     task = await hand.take()
     await task.running()

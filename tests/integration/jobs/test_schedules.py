@@ -31,7 +31,7 @@ def timetable(plant: Plant) -> ScheduleService:
             node.schedules_due.set()
             node.signals.due.set()
 
-    return ScheduleService(plant.database, changed, lambda stops: plant.nodes[0].jobs.stops.tell(stops))
+    return ScheduleService(plant.database, changed, lambda stops: plant.nodes[0].jobs.stops.publish(stops))
 
 
 async def often(plant: Plant, **more: Any) -> Schedule:

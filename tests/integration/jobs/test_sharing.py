@@ -53,7 +53,7 @@ async def test_whoever_takes_a_job_over_says_so_to_the_node_that_gave_it(plant: 
     acknowledgements = f"orchestrix.job.handoff.ack.{giver.name}"
     ear = AmqpBroker(plant.url, name="ear", topology=Topology(queues=(Queue(acknowledgements),)))
     await ear.start()
-    assert await ear.wait_up(10)
+    assert await ear.wait_connected(10)
     heard = await ear.consume([acknowledgements], 10)
     await ear.declare(queue_of_work(JOB_HANDOFF))
     await ear.publish([outbox_rows.handoff(job.id, giver.name, 1, SHUTDOWN)])

@@ -12,7 +12,7 @@ async def test_a_worker_that_leaves_is_gone_whoever_leads(plant: Plant) -> None:
     await plant.node()
     hand = await plant.worker()
     beat = WorkerHeartbeatRow(hand.name, [QUEUE], 0)
-    await plant.database.run(lambda tx: nodes.hear_workers(tx, [beat]))
+    await plant.database.run(lambda tx: nodes.record_worker_heartbeats(tx, [beat]))
     fields = {"workerId": hand.name, "queues": [], "jobs": [], "timestamp": "2026-01-31T12:00:00Z", "state": "LEFT"}
 
     async def gone() -> bool:

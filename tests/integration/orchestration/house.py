@@ -48,7 +48,7 @@ class House:
             roles=frozenset({"orchestrator"}),
             catalog=catalog,
             name="node-1",
-            alone=True,
+            single_process=True,
             database_watch=DatabaseWatch(database),
         )
         self.relay, self.starter = self.node.relay, self.node.engine.starter
@@ -59,12 +59,12 @@ class House:
     async def open(self, limited: dict[str, int]) -> None:
         """Declares everything. `limited` are queues that have a delivery limit, whatever the broker's own is."""
         await self.hand.start()
-        assert await self.hand.wait_up(10), self.hand.trouble
+        assert await self.hand.wait_connected(10), self.hand.problem
         whole = saga_topology(self.catalog)
         queues = tuple(_limited(queue, limited) for queue in whole.queues)
         await self.hand.declare(Topology(whole.exchanges, queues, whole.bindings))
         await self.broker.start()
-        assert await self.broker.wait_up(10), self.broker.trouble
+        assert await self.broker.wait_connected(10), self.broker.problem
         await self.relay.start()
         await self.starter.run()
         await self.node.engine.reset_detector.start()
@@ -101,7 +101,7 @@ class House:
         consumer = await self.hand.consume([queue], prefetch=1)
         while (await self.ready(f"{queue}.dead")) == 0:
             batch = await _received(consumer)
-            await consumer.give_back(batch)
+            await consumer.requeue(batch)
         await consumer.close()
 
     async def kill_moved(self, queue: str) -> None:
@@ -109,7 +109,7 @@ class House:
         before = [letter.recorded_at for letter in await self.all_kept()]
         consumer = await self.hand.consume([queue], prefetch=1)
         while [letter.recorded_at for letter in await self.all_kept()] == before:
-            await consumer.give_back(await _received(consumer))
+            await consumer.requeue(await _received(consumer))
         await consumer.close()
 
     async def take(self, queue: str, count: int = 1) -> list[Delivery]:

@@ -127,7 +127,7 @@ class Rig:
         self.jobs = JobSteps(catalog, desk)
         self.phase: str | None = None
         self.explainer = SagaExplainer(database, self.broker, catalog, SILENT, lambda: self.phase, engine.definitions)
-        self.follower = follow_catalog(signals.catalog_grew, [self.listener.learned, self.held.poke])
+        self.follower = follow_catalog(signals.catalog_grew, [self.listener.catalog_changed, self.held.notify])
 
     async def start(self) -> None:
         """Starts the relay, the starter and the listener; the others on demand."""

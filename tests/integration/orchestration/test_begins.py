@@ -207,7 +207,7 @@ async def test_a_wave_of_time_outs_is_said_once(rig: Rig, caplog: pytest.LogCapt
 
     async def told() -> bool:
         async with rig.database.read() as connection:
-            found = await command_queues.waves(connection, timedelta(minutes=1))
+            found = await command_queues.recent_bursts(connection, timedelta(minutes=1))
         return [one.queue for one in found if one.count > TIMEOUT_BURST_SIZE] == ["cmd.hurry"]
 
     await eventually(told, deadline=10)

@@ -89,7 +89,7 @@ async def test_of_a_body_that_is_far_too_long_the_hash_is_kept(house: House, rab
 
 async def test_what_a_client_rejects_is_kept_as_the_broker_tells_it(house: House) -> None:
     app = await house.begin()
-    await house.hand.wait_up()
+    await house.hand.wait_connected()
     await house.holds(CREATE, 1)
     await house.kill(CREATE)
     await house.mover.start()
@@ -266,7 +266,7 @@ async def test_one_that_cannot_be_kept_holds_up_no_other(house: House, monkeypat
         await house.bury(CREATED, b"%d" % n)
     await house.mover.start()
     assert sorted(one.body or b"" for one in await house.kept(7)) == [b"0", b"1", b"2", b"4", b"5", b"6", b"7"]
-    assert house.mover.trouble() == "cannot store 1 dead letter (kept by the broker): see the log"
+    assert house.mover.problem() == "cannot store 1 dead letter (kept by the broker): see the log"
     await house.mover.stop()
     await house.holds(f"{CREATED}.dead", 1)
 
@@ -289,7 +289,7 @@ async def test_what_cannot_be_kept_is_tried_again_and_is_seldom_in_the_log(
     await house.holds(f"{CREATED}.dead", 0)
     await house.mover.stop()
     await house.holds(f"{CREATED}.dead", 0)
-    assert house.mover.trouble() is None
+    assert house.mover.problem() is None
 
 
 async def test_a_crowd_that_cannot_be_kept_lets_others_pass(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ async def test_one_that_a_database_refuses_with_an_outages_words_holds_up_no_oth
         await house.bury(CREATED, body)
     await house.mover.start()
     assert sorted(one.body or b"" for one in await house.kept(3)) == [b"1", b"2", b"3"]
-    await eventually(lambda: house.mover.trouble() is not None, deadline=10)
+    await eventually(lambda: house.mover.problem() is not None, deadline=10)
     await house.mover.stop()
     await house.holds(f"{CREATED}.dead", 1)
 
@@ -376,7 +376,7 @@ async def test_while_the_database_is_away_nothing_is_put_aside(house: House, mon
     await house.bury(CREATED, b"1")
     await house.mover.start()
     await eventually(lambda: pings >= 3, deadline=10)
-    assert house.mover.trouble() is None
+    assert house.mover.problem() is None
     away = False
     await house.kept()
 
@@ -675,7 +675,7 @@ async def test_more_than_a_minute_has_room_for_stays_in_its_queue(
     """What follows by itself from a letter does not count: a saga must not wait behind junk that anybody can send."""
     monkeypatch.setattr(quota, "REFILL_WAIT_S", 0.1)
     house.mover = mover = DeadLetterCollector(
-        house.database, house.broker, CATALOG, house.relay.poke, quota=DeadLetterQuota(5)
+        house.database, house.broker, CATALOG, house.relay.notify, quota=DeadLetterQuota(5)
     )
     app = await house.begin()
     await house.holds(CREATE, 1)
@@ -685,8 +685,8 @@ async def test_more_than_a_minute_has_room_for_stays_in_its_queue(
     for number in range(12):
         await house.bury(CREATED, b"junk", id=f"m-{number}")
     await house.kept(6)
-    await eventually(lambda: mover.trouble() is not None, deadline=5)
-    await holds(lambda: mover.trouble() is not None, during=1.0)
+    await eventually(lambda: mover.problem() is not None, deadline=5)
+    await holds(lambda: mover.problem() is not None, during=1.0)
     assert len(await house.all_kept()) == 6, "five of them, and the command, which does not count"
     said = [one for one in caplog.records if "limit of dead letters per minute" in one.getMessage()]
     assert len(said) == 1

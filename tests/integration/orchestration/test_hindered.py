@@ -60,10 +60,10 @@ async def test_it_is_looked_for_only_when_something_changes(rig: Rig, monkeypatc
     rig.broker.hearers = 0
     await rig.wakeups.start()
     await hindered(rig, app, "no_consumer")
-    await eventually(lambda: len(rig.wakeups._hindered._recorded) == len(rig.catalog.commands), deadline=5)
+    await eventually(lambda: len(rig.wakeups._blockers._recorded) == len(rig.catalog.commands), deadline=5)
     before = len(reads)
     for _ in range(5):
-        await rig.wakeups._audience.checked.wait(None)
+        await rig.wakeups._consumers.checked.wait(None)
     assert len(reads) == before
 
 
@@ -72,9 +72,9 @@ async def test_a_worker_that_is_back_soon_is_not_noticed(rig: Rig, monkeypatch: 
     app = await rig.begin("shop")
     rig.broker.hearers = 0
     await rig.wakeups.start()
-    await eventually(lambda: rig.wakeups._audience.is_silent("cmd.createGitRepo", 0.0) is True, deadline=5)
+    await eventually(lambda: rig.wakeups._consumers.is_silent("cmd.createGitRepo", 0.0) is True, deadline=5)
     for _ in range(3):
-        await rig.wakeups._audience.checked.wait(None)
+        await rig.wakeups._consumers.checked.wait(None)
     assert (await rig.now(app)).hindered_by is None
 
 

@@ -85,7 +85,7 @@ async def dispatched(house: House, **more: Any) -> JobRow:
         await outbox.insert(tx, [outbox_rows.dispatch(out.job, now)], claimed_by=None, lease_s=0.0)
 
     await house.database.run(write)
-    house.relay.poke()
+    house.relay.notify()
     return out.job
 
 
@@ -161,7 +161,9 @@ async def test_a_forged_copy_hides_no_true_order_that_has_died_beside_it(house: 
     await arrived(house)
     true = messages.dispatch(job)
     forged = dump({**load(true), "handler": "other"})
-    told = DeadDispatchHandler(house.database, due=lambda: None, sent=lambda: None, news=lambda ids: None)
+    told = DeadDispatchHandler(
+        house.database, notify_leader=lambda: None, sent=lambda: None, on_change=lambda ids: None
+    )
     both = [(true, "delivery_limit"), (forged, "not-json")]
     letters = [
         (cast(DeadLetter, SimpleNamespace(id="1", queue=QUEUE, reason=reason)), body)
@@ -235,4 +237,4 @@ async def test_a_job_whose_order_the_broker_refuses_fails_with_its_words(
     }
     assert (ended.error, attempt.state) == (error, FAILED)
     async with house.database.read() as connection:
-        assert await outbox.present(connection, [str(job.history_id)]) == set()
+        assert await outbox.still_stored(connection, [str(job.history_id)]) == set()

@@ -80,7 +80,7 @@ class Desk(StepJobs):
     """The product's own, which remembers what it has said, and fails when told to, after it has written."""
 
     def __init__(self) -> None:
-        super().__init__(self._poked, stop=self._stop_told, sent=lambda: self.relay_poke(), news=lambda ids: None)
+        super().__init__(self._poked, stop=self._stop_told, sent=lambda: self.relay_poke(), on_change=lambda ids: None)
         self.pokes = 0
         self.stopped: list[StopRequest] = []
         self.failures: list[Exception] = []
@@ -108,7 +108,7 @@ class Yard(Rig):
     def __init__(self, database: Database) -> None:
         self.desk = Desk()
         super().__init__(database, catalog=CATALOG, desk=self.desk)
-        self.desk.relay_poke = self.relay.poke
+        self.desk.relay_poke = self.relay.notify
 
     async def building(self, key: str = "one") -> Instance:
         """A saga whose job has just been put down."""
@@ -130,7 +130,7 @@ class Yard(Rig):
     async def says(self, saga: Instance, status: str, **more: Any) -> None:
         """A worker says that of the job."""
         await self.database.run(lambda tx: self._say(tx, str(saga.command_id), status, more))
-        self.relay.poke()
+        self.relay.notify()
 
     async def _say(self, tx: Transaction, id: str, status: str, more: dict[str, Any]) -> None:
         job = (await jobs.lock(tx, [id]))[id]
@@ -501,7 +501,7 @@ async def _due(yard: Yard, saga: Instance) -> None:
 async def test_the_end_of_the_run_s_own_time_cancels_the_job(yard: Yard) -> None:
     saga = await yard.building()
     await yard.wakeups.start()
-    yard.wakeups._heard_since = yard.database.now() - timedelta(hours=1)
+    yard.wakeups._listening_since = yard.database.now() - timedelta(hours=1)
     change = text("UPDATE saga_instances SET wake_at = created_at, deadline_at = created_at WHERE id = :id")
     async with yard.database.begin() as tx:
         await tx.execute(change, {"id": saga.id})

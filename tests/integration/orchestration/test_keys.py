@@ -32,11 +32,11 @@ async def test_who_comes_second_waits_for_the_first_one(rig: Rig) -> None:
         order.append("second")
         return "second"
 
-    one = asyncio.create_task(asked.once(key(), first))
+    one = asyncio.create_task(asked.run_once(key(), first))
     while not order:
         await asyncio.sleep(0)
-    other = asyncio.create_task(asked.once(key(), second))
-    assert await asked.once(key("another"), second) == "second", "other keys do not wait"
+    other = asyncio.create_task(asked.run_once(key(), second))
+    assert await asked.run_once(key("another"), second) == "second", "other keys do not wait"
     go.set()
     assert (await one, await other) == ("first", "second")
     assert order == ["first began", "second", "first ended", "second"]
@@ -50,12 +50,12 @@ async def test_who_waits_too_long_is_told_so(rig: Rig, monkeypatch: pytest.Monke
         await go.wait()
         return "done"
 
-    one = asyncio.create_task(asked.once(key(), work))
+    one = asyncio.create_task(asked.run_once(key(), work))
     await asyncio.sleep(0)
-    assert await asked.once(key(), work) == InFlight()
+    assert await asked.run_once(key(), work) == InFlight()
     go.set()
     assert await one == "done"
-    assert await asked.once(key(), work) == "done", "the key is free again"
+    assert await asked.run_once(key(), work) == "done", "the key is free again"
 
 
 @pytest.mark.parametrize(
@@ -80,19 +80,19 @@ async def test_who_waited_for_one_that_ended_without_a_commit_hears_so(
     async def work() -> str:
         return "done"
 
-    one = asyncio.create_task(asked.once(key(), fails))
+    one = asyncio.create_task(asked.run_once(key(), fails))
     await began.wait()
-    others = [asyncio.create_task(asked.once(key(), work)) for _ in range(3)]
+    others = [asyncio.create_task(asked.run_once(key(), work)) for _ in range(3)]
     await asyncio.sleep(0)
     go.set()
     first, *found = await asyncio.gather(one, *others, return_exceptions=True)
     assert first is error
     assert [type(one) if heard else one for one in found] == [heard or "done"] * 3
-    assert await asked.once(key(), work) == "done", "who repeats it does it"
+    assert await asked.run_once(key(), work) == "done", "who repeats it does it"
 
 
 async def test_another_process_that_has_not_committed_yet(rig: Rig) -> None:
     async def work() -> str:
         raise KeyTaken("there is a row that nobody can read yet")
 
-    assert await IdempotencyKeys(rig.database).once(key(), work) == InFlight()
+    assert await IdempotencyKeys(rig.database).run_once(key(), work) == InFlight()

@@ -69,7 +69,7 @@ async def test_a_row_that_brings_its_queues_is_sent_when_they_are_declared(rig: 
         await outbox.insert(tx, rows[:1], claimed_by=None, lease_s=0.0)
         await outbox.insert(tx, rows[1:], claimed_by="rig-1", lease_s=5.0)
     rig.relay.take(rows[1:])
-    rig.relay.poke()
+    rig.relay.notify()
     await rig.outbox_empty()
     assert {message.message_id for message in rig.broker.published} == {app.command_id, "m-1", "m-2"}
     assert ready == [False, True, True], "the command did not wait for them"
@@ -250,7 +250,7 @@ async def test_a_second_copy_leaves_when_the_first_was_sent(rig: Rig) -> None:
     assert command is not None
     async with rig.database.begin() as tx:
         await outbox.insert(tx, [row_for(app, command)], claimed_by=None, lease_s=0.0)
-    rig.relay.poke()
+    rig.relay.notify()
     await rig.outbox_empty()
     assert len(rig.sent("cmd.createGitRepo")) == 2
     assert await rig.history(app) == first

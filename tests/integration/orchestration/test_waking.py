@@ -148,7 +148,7 @@ async def test_what_could_not_be_written_and_is_gone_holds_up_nobody_for_long(
     saga = await rig.begin("hasty", saga="hasty")
     await rig.outbox_empty()
     rig.report(saga, "evt.hurried")
-    await eventually(lambda: rig.wakeups._deaf_until > clock.monotonic(), deadline=5)
+    await eventually(lambda: rig.wakeups._deadlines_extended_until > clock.monotonic(), deadline=5)
     rig.broker.go_down()
     rig.broker.queue("evt.hurried").ready.clear()
     rig.broker.come_up()
@@ -202,7 +202,7 @@ async def test_a_broker_that_comes_back_empty_gets_what_live_sagas_are_owed(rig:
     rig.report(await rig.now(done), "evt.appRegistered")
     await rig.reached(done, "COMPLETED")
     await rig.outbox_empty()
-    await eventually(lambda: rig.incarnation.trouble() is None, deadline=5)
+    await eventually(lambda: rig.incarnation.problem() is None, deadline=5)
     first = set(rig.broker.names)
     rig.broker.published.clear()
     rig.broker.forget()
@@ -220,7 +220,7 @@ async def test_what_fails_after_it_was_sent_again_is_undone(rig: Rig) -> None:
     await rig.incarnation.start()
     live = await rig.begin("live")
     await rig.outbox_empty()
-    await eventually(lambda: rig.incarnation.trouble() is None, deadline=5)
+    await eventually(lambda: rig.incarnation.problem() is None, deadline=5)
     rig.broker.published.clear()
     rig.broker.forget()
     await eventually(lambda: len(rig.broker.published) == 1, deadline=10)
@@ -233,7 +233,7 @@ async def test_a_reconnect_to_the_same_broker_sends_nothing_again(rig: Rig) -> N
     await rig.incarnation.start()
     await rig.begin("quiet")
     await rig.outbox_empty()
-    await eventually(lambda: rig.incarnation.trouble() is None, deadline=5)
+    await eventually(lambda: rig.incarnation.problem() is None, deadline=5)
     rig.broker.published.clear()
     rig.broker.go_down()
     rig.broker.come_up()
@@ -271,15 +271,15 @@ async def test_a_wait_ends_with_its_time(rig: Rig) -> None:
 
 async def test_a_node_that_comes_later_leaves_the_redispatch_to_the_first(rig: Rig) -> None:
     await rig.incarnation.start()
-    await eventually(lambda: rig.incarnation.trouble() is None, deadline=5)
+    await eventually(lambda: rig.incarnation.problem() is None, deadline=5)
     async with rig.database.begin() as tx:
         known = await broker_incarnation.read(tx)
         assert await broker_incarnation.replace(tx, known, "begun-by-another")
     late = BrokerResetDetector(rig.database, rig.broker, rig.relay, CATALOG)
     await late.start()
-    await holds(lambda: late.trouble() is not None, during=0.5)
+    await holds(lambda: late.problem() is not None, during=0.5)
     rig.broker.names.add("orchestrix.incarnation.begun-by-another")
-    await eventually(lambda: late.trouble() is None, deadline=incarnation_service.TAKEOVER_TIMEOUT_S * 3)
+    await eventually(lambda: late.problem() is None, deadline=incarnation_service.TAKEOVER_TIMEOUT_S * 3)
     await late.stop()
     async with rig.database.read() as connection:
         assert await broker_incarnation.read(connection) == "begun-by-another"
@@ -293,4 +293,4 @@ async def test_a_node_that_was_overtaken_declares_no_queue(rig: Rig, monkeypatch
     await rig.incarnation.start()
     await rig.begin("owed")
     await holds(lambda: not rig.broker.names, during=0.5)
-    assert rig.incarnation.trouble() is not None
+    assert rig.incarnation.problem() is not None

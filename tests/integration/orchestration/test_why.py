@@ -365,7 +365,7 @@ async def buried(rig: Rig, app: Instance, *, proven: bool = True) -> DeadLetter:
     rig.report(app, "evt.gitRepoCreated", data={"repoUrl": 5}, proven=proven)
     await eventually(lambda: any(one.exchange == DEAD for one in rig.broker.published), deadline=5)
     (dead,) = [one for one in rig.broker.published if one.exchange == DEAD]
-    mover = DeadLetterCollector(rig.database, rig.broker, CATALOG, rig.relay.poke)
+    mover = DeadLetterCollector(rig.database, rig.broker, CATALOG, rig.relay.notify)
     await mover.start()
     more = {"exchange": DEAD, "routing_key": dead.routing_key, "headers": dead.headers}
     rig.broker.put(f"{dead.routing_key}.dead", dead.body, **more)
@@ -817,7 +817,7 @@ async def test_a_letter_that_is_sent_again_is_not_the_reason_any_more(rig: Rig) 
     letter = await buried(rig, app)
     assert letter.id in (await rig.explainer.why("app", app.id)).sentence
     body = json.dumps({"appId": app.id, "correlationId": app.correlation_id, "data": {"repoUrl": "x"}})
-    work = DeadLetterService(rig.database, CATALOG, rig.relay.poke)
+    work = DeadLetterService(rig.database, CATALOG, rig.relay.notify)
     await work.edit(letter.id, body.encode(), DeadLetterRequester("ada", "mended"))
     await work.redrive(letter.id, DeadLetterRequester("ada", "mended"))
     assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
@@ -828,7 +828,7 @@ async def test_an_answer_that_came_to_no_queue_is_the_reason(rig: Rig) -> None:
     app = await rig.begin("shop")
     await rig.outbox_empty()
     letter = await buried(rig, app)
-    work = DeadLetterService(rig.database, CATALOG, rig.relay.poke)
+    work = DeadLetterService(rig.database, CATALOG, rig.relay.notify)
     await work.drop(letter.id, DeadLetterRequester("ada", "the next one"))
     unrouted = replace(letter, id="unrouted", queue=UNROUTED, reason="unrouted")
     await rig.database.run(lambda tx: dead_letters.record(tx, [unrouted]))

@@ -142,7 +142,7 @@ def test_what_can_be_no_point_is_refused(words: dict[str, str], says: str) -> No
 @pytest.mark.parametrize("name", ["sent", "worker.sent", "cmd.mail", "evt.mailed", "Mail.sent", "mail.", "mail sent.x"])
 def test_a_name_that_could_be_ours_is_refused_at_its_passage(name: str) -> None:
     crash_point(name)  # in production nobody looks at it
-    with crash.heard_by(lambda _: None), pytest.raises(ConfigError, match="write two words with a dot"):
+    with crash.crash_point_listener(lambda _: None), pytest.raises(ConfigError, match="write two words with a dot"):
         crash_point(name)
 
 

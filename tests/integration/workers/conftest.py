@@ -31,7 +31,7 @@ async def world(database: Database) -> AsyncIterator[World]:
     await server.start()
     broker = AmqpBroker(server.url, name="test")
     await broker.start()
-    assert await broker.wait_up(5.0)
+    assert await broker.wait_connected(5.0)
     await broker.declare(saga_topology(CATALOG))
     world = World(database, server.url, broker)
     yield world

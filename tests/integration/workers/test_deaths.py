@@ -58,7 +58,7 @@ async def world(request: pytest.FixtureRequest, database: Database) -> AsyncIter
         url = server.url
     broker = AmqpBroker(url, name="test")
     await broker.start()
-    assert await broker.wait_up(5.0)
+    assert await broker.wait_connected(5.0)
     await broker.declare(saga_topology(CATALOG))
     world = World(database, url, broker)
     yield world

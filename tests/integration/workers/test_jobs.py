@@ -151,7 +151,7 @@ class Owner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read(self, queues: list[str], own: Topology, into: list[dict[str, Any]]) -> None:
-        consumer = await self.broker.consume(queues, 200, own=own)
+        consumer = await self.broker.consume(queues, 200, own_topology=own)
 
         async def read() -> None:
             while deliveries := await consumer.receive(500):
@@ -181,7 +181,7 @@ async def work(rig: Rig) -> AsyncIterator[Work]:
     async def start(*, places: int = 10, name: str = "w-1", **functions: Function) -> JobRunner:
         table = JobTable(JobFunction(job, "default", function, 0.2) for job, function in functions.items())
         broker = await rig.up()
-        runner = JobRunner(broker, table, [], believed, worker_id=name, places=places, stop_timeout=0.5, beat=1.0)
+        runner = JobRunner(broker, table, [], believed, worker_id=name, slots=places, stop_timeout=0.5, heartbeat_s=1.0)
         await runner.start()
         runners.append(runner)
         return runner

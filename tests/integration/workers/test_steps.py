@@ -130,7 +130,7 @@ async def test_work_that_outlives_its_connection_is_reported_once(world: World) 
 async def _cut(worker: Worker) -> None:
     """Closes the channel by which the worker's commands came."""
     assert worker._parts is not None
-    await worker._parts._desk.consumer.reopen()
+    await worker._parts._in_flight.consumer.reopen()
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"null", b"x" * (2 * 1024 * 1024)], ids=["not-utf8", "null", "2 MB"])

@@ -84,7 +84,7 @@ async def test_a_leader_has_the_duties_of_jobs_and_of_schedules(database: Databa
 async def test_whoever_has_written_wakes_the_relay(database: Database) -> None:
     signals = NodeSignals()
     node = built(database, signals=signals)
-    node.relay.poke()
+    node.relay.notify()
     assert await signals.outbox_ready.wait(0)
     node.jobs.steps._sent()
     assert await signals.outbox_ready.wait(0)
@@ -106,7 +106,7 @@ async def test_a_notified_node_looks_for_jobs_and_schedules_and_whether_it_is_to
 
 async def test_a_job_that_may_begin_wakes_the_dispatcher_and_the_scheduler(database: Database) -> None:
     signals = NodeSignals()
-    work_of(built(database, signals=signals)).poke()
+    work_of(built(database, signals=signals)).notify_leader()
     assert await signals.jobs.due.wait(0)
     assert await signals.schedules_due.wait(0)
     assert not await signals.jobs.drain_requested.wait(0)
@@ -117,7 +117,7 @@ async def test_a_node_that_is_alone_drains_as_it_resigns_and_keeps_its_jobs(data
     work = work_of(node)
     await node.resign()
     assert work.draining.begun
-    assert await work._obey() > 0, "its row is not read any more: there is no table"
+    assert await work._check_drain_request() > 0, "its row is not read any more: there is no table"
     other = built(database)
     await other.resign()
     assert not work_of(other).draining.begun
@@ -129,8 +129,8 @@ async def test_a_node_knows_its_present_id(database: Database) -> None:
     assert (ids.next(), ids.is_current("a-1")) == ("a-1", True)
     assert (ids.next(), ids.is_current("a-1"), ids.is_current("a-2")) == ("a-2", False, True)
     node = built(database)
-    assert node.jobs.notifiers.leader._is_here(node.known_as)
-    assert not built(database, frozenset({"api"})).jobs.notifiers.leader._is_here("node-1")
+    assert node.jobs.notifiers.leader._is_leader_here(node.current_id)
+    assert not built(database, frozenset({"api"})).jobs.notifiers.leader._is_leader_here("node-1")
 
 
 async def test_a_catalog_that_has_grown_is_told_to_all_who_read_queues() -> None:
@@ -149,5 +149,5 @@ async def test_a_catalog_that_has_grown_is_told_to_all_who_read_queues() -> None
 
 async def test_new_versions_wake_the_followers_of_the_catalog(database: Database) -> None:
     signals = NodeSignals()
-    built(database, signals=signals).engine.definitions._learned()
+    built(database, signals=signals).engine.definitions._on_change()
     await eventually(lambda: signals.catalog_grew.wait(0), deadline=5, message="the catalog has grown")

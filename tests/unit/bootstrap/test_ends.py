@@ -27,7 +27,7 @@ class Parts:
     whatever is done to them.
     """
 
-    within = 10.0
+    leave_limit_s = 10.0
 
     def __init__(self, *broken: str, hung: tuple[str, ...] = ()) -> None:
         self.broken, self.hung = broken, hung
@@ -58,7 +58,7 @@ class Hand:
     """The worker of those parts."""
 
     def __init__(self, parts: Parts) -> None:
-        self.parts, self.within = parts, parts.within
+        self.parts, self.shutdown_limit_s = parts, parts.leave_limit_s
 
     async def start(self) -> None:
         """It has begun."""
@@ -97,7 +97,7 @@ async def test_what_does_not_end_is_told_and_holds_nothing_for_long(
     for name in ("RESIGN_TIMEOUT_S", "STOP_HTTP_TIMEOUT_S", "CLOSE_TIMEOUT_S", "STOP_NODE_TIMEOUT_S"):
         monkeypatch.setattr(server, name, 0.01)
     parts = Parts(hung=hung)
-    parts.within = 0.01
+    parts.leave_limit_s = 0.01
     assert await asyncio.wait_for(stopped(parts), 10) == ALL
     told = [one.message for one in caplog.records if "did not finish within 0.0" in one.message]
     assert len(told) == len(hung)

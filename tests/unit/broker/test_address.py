@@ -8,7 +8,7 @@ import ssl
 import pytest
 from yarl import URL
 
-from orchestrix.broker.amqp.addresses import addresses, place, why
+from orchestrix.broker.amqp.addresses import addresses, connect_problem, host_and_port
 from orchestrix.errors import ConfigError
 
 SECRET = URL("amqps://me:s3cret@example.org/shop")
@@ -40,7 +40,11 @@ def test_what_cannot_be_read_is_refused_without_the_password(url: str) -> None:
 
 
 def test_the_port_follows_the_scheme() -> None:
-    assert [place(URL("amqp://a/")), place(URL("amqps://a/")), place(URL("amqp://a:1/"))] == ["a:5672", "a:5671", "a:1"]
+    assert [host_and_port(URL("amqp://a/")), host_and_port(URL("amqps://a/")), host_and_port(URL("amqp://a:1/"))] == [
+        "a:5672",
+        "a:5671",
+        "a:1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,10 +63,10 @@ def test_the_port_follows_the_scheme() -> None:
 def test_the_reason_is_one_sentence_without_secrets(
     error: Exception, refusal: tuple[int, str] | None, words: str
 ) -> None:
-    sentence = why(SECRET, error, refusal, None)
+    sentence = connect_problem(SECRET, error, refusal, None)
     assert words in sentence
     assert "s3cret" not in sentence
 
 
 def test_the_last_words_of_a_socket_are_told() -> None:
-    assert "does not speak" in why(SECRET, OSError(), None, "it does not speak AMQP")
+    assert "does not speak" in connect_problem(SECRET, OSError(), None, "it does not speak AMQP")

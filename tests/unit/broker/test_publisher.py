@@ -41,8 +41,8 @@ class SilentChannel:
     def send(self, data: bytes) -> None:
         self.sent.append(data)
 
-    def abandon(self, why: str) -> None:
-        self.abandoned = why
+    def abandon(self, reason: str) -> None:
+        self.abandoned = reason
 
 
 class QuietLink:

@@ -60,7 +60,7 @@ class FakeBroker:
     async def stop(self) -> None:
         return
 
-    async def wait_up(self, timeout: float) -> bool:
+    async def wait_connected(self, timeout: float) -> bool:
         return self.up
 
     async def publish(self, messages: Sequence[Outgoing], timeout: float) -> list[Published]:
@@ -180,7 +180,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr(rabbitmq_management, "descriptors", lambda url: found.descriptors)
     monkeypatch.setattr("orchestrix.persistence.schema.migrator.check", drift)
     monkeypatch.setattr("orchestrix.persistence.dead_letters.page", page)
-    monkeypatch.setattr("orchestrix.persistence.sagas.command_queues.waves", waves)
+    monkeypatch.setattr("orchestrix.persistence.sagas.command_queues.recent_bursts", waves)
     monkeypatch.setattr("orchestrix.persistence.sagas.redelivered_commands.page", suspects)
     monkeypatch.setattr(ApiClient, "get", get)
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")

@@ -63,7 +63,7 @@ def watch_of(world: World) -> FailureDetector:
 
 
 async def silent(watch: FailureDetector) -> list[str]:
-    living, since = await watch._look()
+    living, since = await watch._read_nodes()
     return [node.id for node in living.nodes if is_silent(node, now=living.now, since=since, limit=DEAD_S)]
 
 

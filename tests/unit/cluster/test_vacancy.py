@@ -40,10 +40,10 @@ async def test_nobody_for_two_leases_is_trouble_until_somebody_leads(
     caplog.set_level(logging.WARNING)
     await led(database, LEASE)
     vacancy = LeaderMonitor(database, LEASE)
-    assert vacancy.trouble() is None
+    assert vacancy.problem() is None
     await vacancy.start()
     try:
-        await eventually(lambda: "the cluster has had no leader" in (vacancy.trouble() or ""), deadline=10)
+        await eventually(lambda: "the cluster has had no leader" in (vacancy.problem() or ""), deadline=10)
         await eventually(lambda: "the cluster has had no leader" in caplog.text, deadline=10)
         stop = asyncio.Event()
 
@@ -53,7 +53,7 @@ async def test_nobody_for_two_leases_is_trouble_until_somebody_leads(
                 await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=LEASE / 4)
 
         leading = asyncio.create_task(lead())
-        await eventually(lambda: vacancy.trouble() is None, deadline=10)
+        await eventually(lambda: vacancy.problem() is None, deadline=10)
         stop.set()
         await leading
     finally:
@@ -67,7 +67,7 @@ async def test_an_emptied_table_is_a_vacancy(database: Database) -> None:
     vacancy = LeaderMonitor(database, LEASE)
     await vacancy.start()
     try:
-        await eventually(lambda: vacancy.trouble() is not None, deadline=10)
+        await eventually(lambda: vacancy.problem() is not None, deadline=10)
     finally:
         await vacancy.stop()
 
@@ -76,8 +76,8 @@ async def test_a_database_that_cannot_be_asked_is_no_vacancy(database: Database)
     vacancy = LeaderMonitor(database, LEASE)
     await vacancy.start()
     try:
-        await eventually(lambda: vacancy.trouble() is not None, deadline=10)
+        await eventually(lambda: vacancy.problem() is not None, deadline=10)
         Path(str(database.url.database)).unlink()
-        await eventually(lambda: vacancy.trouble() is None, deadline=10)
+        await eventually(lambda: vacancy.problem() is None, deadline=10)
     finally:
         await vacancy.stop()

@@ -44,8 +44,8 @@ LAST: Final = 2 * EXIT_GRACE_S + FLUSH_TIMEOUT_S
 def test_systemd_waits_longer_than_a_node_takes_to_end() -> None:
     settings = Settings(database_url="sqlite+aiosqlite:///x.db")
     node = open_node(settings, frozenset({"api", "orchestrator", "coordinator"}), "amqp://localhost/")
-    limits = RESIGN_TIMEOUT_S + node.within + STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S + STOP_NODE_TIMEOUT_S + LAST
-    assert node.within > settings.cluster.handoff_hard
+    limits = RESIGN_TIMEOUT_S + node.leave_limit_s + STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S + STOP_NODE_TIMEOUT_S + LAST
+    assert node.leave_limit_s > settings.cluster.handoff_hard
     assert limits < int(service("orchestrix-node.service")["TimeoutStopSec"]) <= 1.2 * limits
 
 

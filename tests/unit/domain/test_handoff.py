@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.domain.handoff import HandoffLimits, HandoffProgress, HandoffStep, next_look, next_step
+from orchestrix.domain.handoff import HandoffLimits, HandoffProgress, HandoffStep, next_check, next_step
 
 LIMITS = HandoffLimits()
 
@@ -49,7 +49,7 @@ def test_the_four_cases(case: str, offer: HandoffProgress, elapsed: float, step:
     ],
 )
 def test_when_there_is_something_to_do_again(offer: HandoffProgress, at: float) -> None:
-    assert next_look(offer, LIMITS) == at
+    assert next_check(offer, LIMITS) == at
     if at:
         assert next_step(offer, at - 0.01, LIMITS) is HandoffStep.WAIT
     assert next_step(offer, at, LIMITS) is not HandoffStep.WAIT
@@ -57,7 +57,7 @@ def test_when_there_is_something_to_do_again(offer: HandoffProgress, at: float) 
 
 def test_the_hard_limit_cuts_the_wait_for_late_answers_short() -> None:
     short = HandoffLimits(ack=1.0, tries=3, hard=10.0)
-    assert next_look(HandoffProgress(3, marked=True), short) == 10.0
+    assert next_check(HandoffProgress(3, marked=True), short) == 10.0
     assert next_step(HandoffProgress(3, marked=True), 10.0, short) is HandoffStep.FORCE
 
 

@@ -13,14 +13,14 @@ def test_a_quarter_of_the_places_at_least_one(most: int, part: int) -> None:
 
 
 def test_what_nobody_serves_holds_no_place() -> None:
-    open = {"dead": OpenJobs(unbegun=5), "gone": OpenJobs(unbegun=40)}
+    open = {"dead": OpenJobs(not_started=5), "gone": OpenJobs(not_started=40)}
     room = DispatchCapacity.of(["dead", "alive"], open, {"alive"}, 8)
     assert (room.served, room.queues["alive"], room.queues["dead"]) == (8, 2, 0)
     assert room.unserved == 0
 
 
 def test_what_is_begun_holds_one_and_so_does_what_is_served() -> None:
-    open = {"alive": OpenJobs(unbegun=1, others=3), "dead": OpenJobs(unbegun=1, others=2)}
+    open = {"alive": OpenJobs(not_started=1, others=3), "dead": OpenJobs(not_started=1, others=2)}
     room = DispatchCapacity.of(["alive", "dead", "new"], open, {"alive", "new"}, 8)
     assert (room.served, room.unserved) == (2, 7)
     assert room.queues == {"alive": 1, "dead": 1, "new": 2}

@@ -296,12 +296,16 @@ def test_what_has_ended_is_not_cancelled() -> None:
 def test_lines_behind_the_end_of_an_attempt_are_its_own_up_to_the_last_one() -> None:
     ended = moved(running(retries=1), said("FAILED", 9, last_log_seq=8)).attempt
     assert ended is not None
-    assert (ended.hears(8, "w"), ended.hears(9, "w"), ended.hears(8, "other")) == (True, False, False)
+    assert (ended.owns_log_line(8, "w"), ended.owns_log_line(9, "w"), ended.owns_log_line(8, "other")) == (
+        True,
+        False,
+        False,
+    )
     lost = rules.ended(running(), WORKER_SILENT, NOW, 0.5).attempt
     assert lost is not None
-    assert not lost.hears(1, "w")
-    assert JobAttempt("h", "j", 1, "w", RUNNING, NOW).hears(10**6, "w")
-    assert JobAttempt("h", "j", 1, None, DISPATCHED, NOW).hears(1, "w"), "its first word is still on its way"
+    assert not lost.owns_log_line(1, "w")
+    assert JobAttempt("h", "j", 1, "w", RUNNING, NOW).owns_log_line(10**6, "w")
+    assert JobAttempt("h", "j", 1, None, DISPATCHED, NOW).owns_log_line(1, "w"), "its first word is still on its way"
 
 
 def test_a_new_owner_is_a_new_epoch() -> None:

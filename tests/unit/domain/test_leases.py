@@ -101,7 +101,7 @@ def test_a_leader_without_broker_is_deposed_by_a_settled_link_alone() -> None:
 
 
 def test_who_brings_its_own_broker_waits_for_nobody() -> None:
-    sole = replace(WAITING, sole=True)
+    sole = replace(WAITING, single_node=True)
     assert campaign_delay_s(sole, LIVE) <= 0
     assert campaign_delay_s(replace(sole, node_id="a-1"), LIVE) == RETAKE_DELAY_S, "but for itself"
 

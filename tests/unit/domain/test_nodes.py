@@ -26,30 +26,30 @@ def test_silence_counts_as_long_as_somebody_listens(silent: float, listening: fl
 def test_a_node_is_missing_when_two_looks_say_so() -> None:
     absences = MissingNodes(2.0)
     missing = {"a-1": EARLIER}
-    assert absences.look(10.0, missing) is None
-    assert absences.look(11.9, missing) is None
-    assert absences.look(12.0, missing) == "a-1"
+    assert absences.observe(10.0, missing) is None
+    assert absences.observe(11.9, missing) is None
+    assert absences.observe(12.0, missing) == "a-1"
 
 
 def test_a_beat_between_begins_the_count_anew() -> None:
     absences = MissingNodes(2.0)
-    assert absences.look(10.0, {"a-1": EARLIER}) is None
-    assert absences.look(12.0, {"a-1": NOW}) is None
-    assert absences.look(13.9, {"a-1": NOW}) is None
-    assert absences.look(14.0, {"a-1": NOW}) == "a-1"
+    assert absences.observe(10.0, {"a-1": EARLIER}) is None
+    assert absences.observe(12.0, {"a-1": NOW}) is None
+    assert absences.observe(13.9, {"a-1": NOW}) is None
+    assert absences.observe(14.0, {"a-1": NOW}) == "a-1"
 
 
 def test_a_look_that_finds_it_begins_the_count_anew() -> None:
     absences = MissingNodes(2.0)
-    assert absences.look(10.0, {"a-1": EARLIER}) is None
-    assert absences.look(11.0, {}) is None
-    assert absences.look(12.0, {"a-1": EARLIER}) is None
-    assert absences.look(14.0, {"a-1": EARLIER}) == "a-1"
+    assert absences.observe(10.0, {"a-1": EARLIER}) is None
+    assert absences.observe(11.0, {}) is None
+    assert absences.observe(12.0, {"a-1": EARLIER}) is None
+    assert absences.observe(14.0, {"a-1": EARLIER}) == "a-1"
 
 
 def test_several_at_once_are_the_brokers_doing() -> None:
     absences = MissingNodes(2.0)
-    assert absences.look(10.0, {"a-1": EARLIER}) is None
-    assert absences.look(12.0, {"a-1": EARLIER, "b-1": EARLIER}) is None
-    assert absences.look(13.0, {"a-1": EARLIER}) is None
-    assert absences.look(15.0, {"a-1": EARLIER}) == "a-1"
+    assert absences.observe(10.0, {"a-1": EARLIER}) is None
+    assert absences.observe(12.0, {"a-1": EARLIER, "b-1": EARLIER}) is None
+    assert absences.observe(13.0, {"a-1": EARLIER}) is None
+    assert absences.observe(15.0, {"a-1": EARLIER}) == "a-1"

@@ -57,7 +57,7 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 
 async def heard(database: Database, words: list[str], *, leads: bool) -> list[str]:
     """The workers that are listed once `w-1`, which was listed, has said this at once."""
-    await database.run(lambda tx: nodes.hear_workers(tx, [WorkerHeartbeatRow("w-1", [], 0, BEATEN)]))
+    await database.run(lambda tx: nodes.record_worker_heartbeats(tx, [WorkerHeartbeatRow("w-1", [], 0, BEATEN)]))
     fields = {"workerId": "w-1", "queues": [], "jobs": []}
     said = [word.partition(" at ") for word in words]
     told = [{**fields, "state": state, **({"timestamp": f"2026-01-31T{at}Z"} if at else {})} for state, _, at in said]
@@ -66,7 +66,7 @@ async def heard(database: Database, words: list[str], *, leads: bool) -> list[st
     beats = WorkerHeartbeatListener(database, cast(Broker, post), "node-1")
     office = LeaderContext(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None)
     if leads:
-        beats.heed(office)
+        beats.begin_term(office)
     await beats.start()
     await asyncio.wait_for(post.done.wait(), 10)
     await beats.stop()
@@ -110,21 +110,23 @@ async def test_a_word_of_an_earlier_life_that_comes_late_undoes_nothing(
     assert await heard(database, words, leads=leads) == listed
 
 
-@pytest.mark.parametrize("fails", ["hear_workers", "by_histories"])
+@pytest.mark.parametrize("fails", ["record_worker_heartbeats", "by_histories"])
 async def test_what_is_held_is_owed_where_the_database_does_not_answer(
     database: Database, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     async def away(*args: object) -> None:
         raise Contention("somebody has the row")
 
-    monkeypatch.setattr(nodes if fails == "hear_workers" else jobs, fails, away)
+    monkeypatch.setattr(nodes if fails == "record_worker_heartbeats" else jobs, fails, away)
     late: list[str] = []
-    monkeypatch.setattr(DeferredHeartbeats, "owe", lambda self, names, at: late.extend(names))
+    monkeypatch.setattr(DeferredHeartbeats, "defer", lambda self, names, at: late.extend(names))
     held = [{"jobId": "j-1", "historyId": "h-1"}, {"jobId": "j-2", "historyId": "h-2"}]
     body = json.dumps({"workerId": "w-1", "queues": ["q"], "jobs": held, "state": "ALIVE"}).encode()
     post = Post([cast(Delivery, Said(body))])
     beats = WorkerHeartbeatListener(database, cast(Broker, post), "node-1")
-    beats.heed(LeaderContext(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None))
+    beats.begin_term(
+        LeaderContext(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None)
+    )
     await beats.start()
     await asyncio.wait_for(post.done.wait(), 20)
     await beats.stop()

@@ -36,23 +36,23 @@ class Carrier:
     node, lease = "node-1", 15.0
 
     def __init__(self, bringing: int) -> None:
-        self.bringing = bringing
+        self.undeclared_rows = bringing
 
     def take(self, rows: Sequence[OutboxRow]) -> None:
         raise AssertionError("nothing is due")
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         raise AssertionError("nothing is due")
 
 
 async def test_what_is_due_waits_while_the_relay_has_enough_to_do() -> None:
     database, relay, due = Asked(), Carrier(UNDECLARED_ROWS_LIMIT), WakeSignal()
     store, outbox = cast(Database, database), cast(OutboxRelay, relay)
-    dispatcher = JobDispatcher(store, Fence(1, "node-1"), due, outbox, most_open=10, silent=30.0)
+    dispatcher = JobDispatcher(store, Fence(1, "node-1"), due, outbox, open_limit=10, silent=30.0)
     await dispatcher.start()
     due.set()
     await holds(lambda: database.looks == 0, during=3 * UNDECLARED_ROWS_POLL_INTERVAL_S)
-    relay.bringing = UNDECLARED_ROWS_LIMIT - 1
+    relay.undeclared_rows = UNDECLARED_ROWS_LIMIT - 1
     await eventually(
         lambda: database.looks > 0, deadline=30 * UNDECLARED_ROWS_POLL_INTERVAL_S, message="it looks for jobs again"
     )

@@ -19,7 +19,7 @@ LINE = JobLogLine("h-1", 4, "j-1", "w-1", "info", "a line", NOW)
 def heard(line: JobLogLine, attempt: JobAttempt = ATTEMPT) -> BatchResult:
     """What is to be written where that is all that is known."""
     written = BatchResult()
-    JobEventListener._hear_lines([line], {attempt.history_id: attempt}, written)
+    JobEventListener._apply_log_lines([line], {attempt.history_id: attempt}, written)
     return written
 
 

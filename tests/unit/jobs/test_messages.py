@@ -155,23 +155,23 @@ def test_what_cannot_be_read_is_named(queue: str, fields: dict[str, Any], word: 
     ],
 )
 def test_a_beat(jobs: list[Any], histories: tuple[str, ...]) -> None:
-    found = messages.read_beat(body(workerId="w", queues=["reports", 5], jobs=jobs, timestamp="x"))
+    found = messages.read_heartbeat(body(workerId="w", queues=["reports", 5], jobs=jobs, timestamp="x"))
     assert found == WorkerHeartbeat("w", histories, ("reports",), len(jobs))
-    assert messages.read_beat(body(workerId="w", jobs=[], timestamp="2026-01-31T13:00:00+01:00")).said_at == NOW
+    assert messages.read_heartbeat(body(workerId="w", jobs=[], timestamp="2026-01-31T13:00:00+01:00")).said_at == NOW
 
 
 @pytest.mark.parametrize(("said", "lost"), [(2, 2), (0, 0), (-1, 0), ("2", 0), (2**40, 0), (None, 0)])
 def test_a_beat_tells_of_lost_places(said: object, lost: int) -> None:
     body = json.dumps({"workerId": "w", "jobs": [], "lostPlaces": said}).encode()
-    assert messages.read_beat(body).lost_places == lost
+    assert messages.read_heartbeat(body).lost_places == lost
 
 
 @pytest.mark.parametrize(("state", "left"), [("LEFT", True), ("DRAINING", False), ("x", False), (5, False)])
 def test_a_beat_of_a_worker_that_tells_its_state(state: object, left: bool) -> None:
-    assert messages.read_beat(body(workerId="w", jobs=[], state=state)).left is left
+    assert messages.read_heartbeat(body(workerId="w", jobs=[], state=state)).left is left
 
 
 @pytest.mark.parametrize("wrong", [b"{", b"[]", b'{"workerId":"w","jobs":5}', b'{"jobs":[]}'])
 def test_a_beat_that_means_nothing(wrong: bytes) -> None:
     with pytest.raises(UnreadableMessage):
-        messages.read_beat(wrong)
+        messages.read_heartbeat(wrong)

@@ -24,7 +24,7 @@ from orchestrix.persistence.jobs import job_queues, jobs
         (StuckSagas, ["silent"]),
         (jobs.overdue, ["heard"]),
         (jobs.silent, ["seconds", "heard"]),
-        (job_queues.stranded, ["seconds", "heard"]),
+        (job_queues.lost_dispatches, ["seconds", "heard"]),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

@@ -62,14 +62,14 @@ class Holding:
         self.readings = {job.id: (job.owner_epoch, 1)}
         self.cleared: list[str] = []
 
-    async def clear_away(self, job_id: str) -> None:
+    async def delete_channels(self, job_id: str) -> None:
         self.cleared.append(job_id)
 
 
 class Silent:
     """A relay that sends nothing."""
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """There is nobody to tell."""
 
 
@@ -83,13 +83,13 @@ class Desk:
         self.office = LeaderContext(database, Fence(1, NODE), relay, self.stops.extend, lambda: None)
         self.link = Linked()
         self.broker = cast(Broker, self.link)
-        self.watchman = JobRescuer(self.office, self.broker, silent=LIMIT, heard=LIMIT / 2)
+        self.watchman = JobRescuer(self.office, self.broker, silent=LIMIT, listening_s=LIMIT / 2)
         self.listens()
 
     def listens(self, since: timedelta = MINUTE) -> None:
         """It has done so for that long."""
-        self.watchman._heard_since, self.watchman._heard_by = self.database.now() - since, Linked.generation
-        self.watchman._looked_at = clock.monotonic()
+        self.watchman._listening_since, self.watchman._listening_on = self.database.now() - since, Linked.generation
+        self.watchman._checked_at = clock.monotonic()
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
 
 async def look_at_owners(desk: Desk) -> tuple[float, float]:
     """Looks for orphan detector, and for such as have none; in how many seconds again."""
-    orphanage = OrphanJobDetector(desk.office, desk.broker, every=LIMIT)
+    orphanage = OrphanJobDetector(desk.office, desk.broker, interval_s=LIMIT)
     return await orphanage.orphans(), await orphanage.unowned()
 
 
@@ -130,7 +130,7 @@ async def aged(desk: Desk, job: JobRow, **ago: timedelta) -> JobRow:
 
 async def test_a_look_that_finds_nothing_writes_nothing(desk: Desk, writes: list[object]) -> None:
     job = await owned(desk.database, NODE, await running(desk.database, timeout_ms=60_000))
-    assert 1 < await desk.watchman.look() <= 5
+    assert 1 < await desk.watchman.run_once() <= 5
     await look_at_owners(desk)
     assert writes == []
     assert (await now(desk.database, job)).version == job.version
@@ -140,10 +140,10 @@ async def test_what_is_spared_is_not_written_either(desk: Desk, writes: list[obj
     late = await owned(desk.database, NODE, await running(desk.database, timeout_ms=1))
     await aged(desk, late, wake_at=MINUTE, worker_beat_at=MINUTE, taken_at=MINUTE, dispatched_at=MINUTE)
     desk.listens(timedelta(seconds=20))
-    assert 0 < await desk.watchman.look() < 1
+    assert 0 < await desk.watchman.run_once() < 1
     assert writes == []
     desk.listens()
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     assert (await now(desk.database, late)).state == TIMED_OUT
 
 
@@ -153,7 +153,7 @@ async def test_a_silence_counts_once_the_owner_has_listened_for_as_long(
 ) -> None:
     job = await owned(desk.database, NODE, await running(desk.database, retries=1))
     job = await aged(desk, job, worker_beat_at=2 * MINUTE, taken_at=kept)
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     assert (await now(desk.database, job)).state == state
     assert [one.history_id for one in desk.stops] == ([] if state == RUNNING else [job.history_id])
     async with desk.database.read() as connection:
@@ -166,13 +166,13 @@ async def test_nobody_is_silent_while_the_broker_takes_no_messages(desk: Desk) -
     job = await owned(desk.database, NODE, await running(desk.database, retries=1, timeout_ms=1))
     job = await aged(desk, job, worker_beat_at=MINUTE, taken_at=MINUTE, wake_at=MINUTE, dispatched_at=MINUTE)
     desk.link.is_full = True
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     desk.link.is_full = False
     desk.listens()
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     assert (await now(desk.database, job)).state == RUNNING
     desk.listens()
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     assert (await now(desk.database, job)).state != RUNNING
 
 
@@ -181,24 +181,24 @@ async def test_what_nobody_has_begun_has_its_time_again_after_an_outage(desk: De
     long_ago = 20 * MINUTE
     job = await aged(desk, await owned(desk.database, NODE, job), wake_at=MINUTE, dispatched_at=long_ago)
     desk.link.blocked = "low on memory"
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     desk.link.blocked = None
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     desk.listens()
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     later = await now(desk.database, job)
     assert later.state == DISPATCHED
     assert later.wake_at is not None
     assert timedelta(seconds=590) < later.wake_at - desk.database.now() <= timedelta(seconds=600)
     later = await aged(desk, later, wake_at=MINUTE)
-    old = JobRescuer(replace(desk.office, fence=Fence(0, "old")), desk.broker, silent=LIMIT, heard=LIMIT / 2)
-    old._heard_since, old._heard_by, old._looked_at = desk.database.now() - MINUTE, 1, clock.monotonic()
+    old = JobRescuer(replace(desk.office, fence=Fence(0, "old")), desk.broker, silent=LIMIT, listening_s=LIMIT / 2)
+    old._listening_since, old._listening_on, old._checked_at = desk.database.now() - MINUTE, 1, clock.monotonic()
     old._back_since = desk.database.now()
     with pytest.raises(StaleTermError):
-        await old.look()
+        await old.run_once()
     assert (await now(desk.database, later)).version == later.version, "who leads no more puts nothing off"
     desk.watchman._back_since = desk.database.now() - long_ago
-    await desk.watchman.look()
+    await desk.watchman.run_once()
     assert (await now(desk.database, job)).state == TIMED_OUT
 
 
@@ -218,53 +218,53 @@ async def owed(desk: Desk) -> list[tuple[str, str]]:
 
 
 async def test_an_order_is_not_lost_while_nobody_could_say_that_it_was_begun(desk: Desk, order: JobRow) -> None:
-    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, listening_s=LIMIT)
     desk.link.is_full = True
     for _ in range(3):
-        await lost.look()
+        await lost.run_once()
     assert await owed(desk) == []
     desk.link.is_full = False
-    assert await lost.look() == LIMIT / 3
+    assert await lost.run_once() == LIMIT / 3
     assert await owed(desk) == [], "it is looked at twice"
-    await lost.look()
+    await lost.run_once()
     assert await owed(desk) == [(order.history_id, "orchestrix.job.dispatch.q")]
     again = await now(desk.database, order)
     assert (again.state, again.history_id, again.attempt) == (DISPATCHED, order.history_id, order.attempt)
     assert again.wake_at == order.wake_at, "its time goes on"
     for _ in range(3):
-        await lost.look()
+        await lost.run_once()
     assert await owed(desk) == [], "the next time is a while later"
 
 
 @pytest.mark.parametrize("ready", [None, 0, 1])
 async def test_an_order_is_lost_whose_queue_is_empty_or_gone(desk: Desk, order: JobRow, ready: int | None) -> None:
-    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, listening_s=LIMIT)
     desk.link.count = None if ready is None else (ready, 1)
     for _ in range(3):
-        await lost.look()
+        await lost.run_once()
     assert len(await owed(desk)) == (0 if ready else 1)
 
 
 async def test_one_that_is_held_by_a_beat_is_not_lost(desk: Desk, order: JobRow) -> None:
-    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
-    await desk.database.run(lambda tx: job_heartbeats.beaten(tx, [str(order.history_id)], tx.now()))
+    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, listening_s=LIMIT)
+    await desk.database.run(lambda tx: job_heartbeats.record_heartbeats(tx, [str(order.history_id)], tx.now()))
     for _ in range(3):
-        await lost.look()
+        await lost.run_once()
     assert await owed(desk) == []
 
 
 async def test_one_that_others_have_overtaken_is_lost_though_its_queue_is_never_empty(
     desk: Desk, order: JobRow
 ) -> None:
-    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, heard=LIMIT)
+    lost = LostDispatchDetector(desk.office, desk.broker, after=LIMIT, listening_s=LIMIT)
     desk.link.count = (7, 1)
     later = await aged(desk, await running(desk.database), dispatched_at=MINUTE / 2, started_at=MINUTE / 4)
     other = await aged(desk, await running(desk.database, queue="other"), dispatched_at=MINUTE, started_at=MINUTE)
     assert later.queue != other.queue
-    await lost.look()
+    await lost.run_once()
     assert await owed(desk) == [], "that has only begun"
     await aged(desk, later, started_at=MINUTE)
-    await lost.look()
+    await lost.run_once()
     assert [name for name, _ in await owed(desk)] == [order.history_id]
 
 
@@ -273,10 +273,10 @@ async def test_last_lines_are_waited_for_while_nobody_could_send_them(desk: Desk
     ended = replace(job, version=job.version + 1, state=SUCCEEDED, finished_at=desk.database.now() - MINUTE)
     job = await owned(desk.database, NODE, await stored(desk.database, job, ended))
     holdings = Holding(job)
-    reconcile = OwnershipReconciler(desk.database, cast(OwnedJobs, holdings), NODE, desk.broker, every=1.0)
+    reconcile = OwnershipReconciler(desk.database, cast(OwnedJobs, holdings), NODE, desk.broker, interval_s=1.0)
     for desk.link.is_full, cleared in ((True, []), (False, [job.id])):
         reconcile._read_since = {job.id: (holdings.readings[job.id], clock.monotonic() - 60)}
-        await reconcile.look()
+        await reconcile.run_once()
         assert holdings.cleared == cleared
 
 
@@ -307,7 +307,7 @@ async def test_what_has_no_owner_is_offered_in_the_same_look(desk: Desk, writes:
 @pytest.mark.req("S0-71")
 @pytest.mark.parametrize("every", [0.5, 30.0, 120.0])
 async def test_orphans_are_looked_for_as_often_as_the_setting_says(desk: Desk, every: float) -> None:
-    orphanage = OrphanJobDetector(desk.office, desk.broker, every=every)
+    orphanage = OrphanJobDetector(desk.office, desk.broker, interval_s=every)
     assert await orphanage.orphans() == every
     assert await orphanage.unowned() == 10.0
     await joined(desk.database, "gone")
@@ -328,4 +328,4 @@ async def test_an_orphan_that_others_have_in_hand_is_looked_for_again_soon(
     await owned(desk.database, "gone", await running(desk.database))
     await stopped(desk.database, "gone", "DEAD")
     monkeypatch.setattr(jobs, "orphans", skipped)
-    assert await OrphanJobDetector(desk.office, desk.broker, every=LIMIT).orphans() == 1.0
+    assert await OrphanJobDetector(desk.office, desk.broker, interval_s=LIMIT).orphans() == 1.0

@@ -39,7 +39,7 @@ class Reading:
         if self.trouble is not None:
             raise self.trouble
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """There is nothing to compare."""
 
 
@@ -92,7 +92,7 @@ class Rig:
 async def rig() -> AsyncIterator[Rig]:
     rig = Rig()
     await rig.broker.start()
-    assert await rig.broker.wait_up(5)
+    assert await rig.broker.wait_connected(5)
     await rig.taker.start()
     await rig.read(1, 1)
     yield rig
@@ -104,7 +104,7 @@ async def rig() -> AsyncIterator[Rig]:
 async def test_the_end_of_a_rebalance_takes_nothing_up_that_was_let_go(rig: Rig) -> None:
     await rig.taker.decline()
     await rig.read(1, 0)
-    await rig.taker.let_go()
+    await rig.taker.release()
     await rig.taker.accept()
     await rig.still(0, 0)
     await rig.taker.start()
@@ -113,7 +113,7 @@ async def test_the_end_of_a_rebalance_takes_nothing_up_that_was_let_go(rig: Rig)
 
 async def test_a_database_that_is_back_ends_no_rebalance(rig: Rig) -> None:
     await rig.taker.decline()
-    await rig.taker.let_go()
+    await rig.taker.release()
     await rig.taker.start()
     await rig.still(1, 0)
     await rig.taker.accept()
@@ -125,14 +125,14 @@ async def test_what_was_let_go_while_it_subscribed_is_not_taken_up(rig: Rig) -> 
     rig.broker.may_consume.clear()
     accepting = asyncio.create_task(rig.taker.accept())
     await eventually(lambda: rig.broker.asked == 3, deadline=5)
-    await rig.taker.let_go()
+    await rig.taker.release()
     rig.broker.may_consume.set()
     await accepting
     await rig.still(0, 0)
 
 
 async def test_two_that_let_it_begin_at_once_make_one_subscription(rig: Rig) -> None:
-    await rig.taker.let_go()
+    await rig.taker.release()
     rig.broker.may_consume.clear()
     both = [asyncio.create_task(rig.taker.start()) for _ in range(2)]
     await eventually(lambda: rig.broker.asked == 3, deadline=5)

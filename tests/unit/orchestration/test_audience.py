@@ -73,7 +73,7 @@ class Seen:
     async def look(self, seconds: float = 0.0) -> list[datetime | None]:
         """What is known that much later."""
         self.now += timedelta(seconds=seconds)
-        await self.audience.look()
+        await self.audience.refresh()
         return [self.audience.since(command, SOONER) for command in ("cmd.a", "cmd.b")]
 
 
@@ -141,7 +141,7 @@ async def test_a_moment_after_a_look_nothing_is_asked_again() -> None:
 async def test_a_look_that_a_new_link_overtakes_is_taken_again() -> None:
     seen = Seen()
     seen.queues.answers.clear()
-    looking = asyncio.create_task(seen.audience.look())
+    looking = asyncio.create_task(seen.audience.refresh())
     await eventually(lambda: seen.queues.at_once == 2, deadline=3)
     seen.queues.comes_up(2)
     seen.queues.answers.set()
@@ -155,7 +155,7 @@ async def test_few_queues_are_looked_at_at_once() -> None:
     seen.queues.hearers.update({f"cmd.{number}": 1 for number in range(3 * consumer_presence.CONCURRENT_CHECKS)})
     many = ConsumerPresence(seen.queues, lambda: seen.queues.hearers, lambda: NOW)  # type: ignore[arg-type]
     seen.queues.answers.clear()
-    looking = asyncio.create_task(many.look())
+    looking = asyncio.create_task(many.refresh())
     await eventually(lambda: seen.queues.at_once == consumer_presence.CONCURRENT_CHECKS, deadline=3)
     seen.queues.answers.set()
     await looking

@@ -35,7 +35,7 @@ class World:
         """The passes that so many looks came to."""
         before = self.passes
         for _ in range(count):
-            await watch.look()
+            await watch.run_once()
             self.now += 10.0
             self.ahead = max(0.0, self.ahead - 10.0)
         return self.passes - before
@@ -44,7 +44,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(clock_regression, "clock_rollback", SimpleNamespace(ahead_s=made.ahead_s, mend=made.mend))
+    monkeypatch.setattr(clock_regression, "clock_rollback", SimpleNamespace(ahead_s=made.ahead_s, repair=made.mend))
     monkeypatch.setattr(clock, "monotonic", lambda: made.now)
     return made
 

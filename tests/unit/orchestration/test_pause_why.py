@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrix import COMPLETED, Compensation, Job, NothingToUndo, Saga, Step
-from orchestrix.engine.explain.pause import still_coming
+from orchestrix.engine.explain.pause import in_flight_note
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.messages import StepError
 from tests.unit.sagas.builders import FOR_GOOD
@@ -27,7 +27,7 @@ def paused(*done: str) -> Run:
 
 
 def told(run: Run) -> str:
-    return still_coming(BREW, run.instance)
+    return in_flight_note(BREW, run.instance)
 
 
 def test_what_follows_waits() -> None:
@@ -47,7 +47,7 @@ def test_so_does_one_behind_which_all_moves_are_made_at_once() -> None:
     saga = Saga("brew", (step,), immediate={"MASHED": "COOLED", "COOLED": COMPLETED})
     run = Run(saga)
     run.asks(SagaAction.PAUSE)
-    assert still_coming(saga, run.instance).endswith("and completes the saga (this is its last step).")
+    assert in_flight_note(saga, run.instance).endswith("and completes the saga (this is its last step).")
     run.done("mash")
     assert (run.state, run.instance.blocker) == (COMPLETED, None)
 

@@ -14,7 +14,7 @@ from orchestrix.engine.broker_status import BrokerStatus
 class Up:
     """A broker that has each queue, empty."""
 
-    state, blocked, trouble = LinkState.UP, None, None
+    state, blocked, problem = LinkState.UP, None, None
 
     async def message_count(self, queue: str) -> tuple[int, int]:
         return 0, 1

@@ -48,9 +48,9 @@ def test_its_pauses_double_up_to_the_longest_also_under_new_tags(time: Shifted) 
         pauses.append(round(unkept.wait() or 0.0, 1))
         time.advance(RETRY_DELAY_LIMIT_S)
         assert (unkept.due(alive), unkept.wait()) == ([delivery(tag)], 0.0)
-        unkept.gone(delivery(tag))
+        unkept.remove(delivery(tag))
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
-    unkept.kept([delivery(9)])
+    unkept.remove_stored([delivery(9)])
     unkept.failed(delivery(10), BUG)
     assert round(unkept.wait() or 0.0, 1) == 1.0
 
@@ -58,11 +58,11 @@ def test_its_pauses_double_up_to_the_longest_also_under_new_tags(time: Shifted) 
 def test_it_is_stubborn_when_it_has_failed_again_where_it_was(time: Shifted) -> None:
     unkept = RetryBuffer(MOST)
     unkept.failed(delivery(1), BUG)
-    assert not unkept.is_stubborn(delivery(1))
+    assert not unkept.has_failed_often(delivery(1))
     unkept.failed(delivery(1), BUG)
-    assert unkept.is_stubborn(delivery(2))
-    assert not unkept.is_stubborn(delivery(1, b"other"))
-    assert not unkept.is_stubborn(delivery(1, queue="other"))
+    assert unkept.has_failed_often(delivery(2))
+    assert not unkept.has_failed_often(delivery(1, b"other"))
+    assert not unkept.has_failed_often(delivery(1, queue="other"))
 
 
 def test_those_that_crowd_a_queue_stay_no_longer_than_that_allows(time: Shifted) -> None:
@@ -74,7 +74,7 @@ def test_those_that_crowd_a_queue_stay_no_longer_than_that_allows(time: Shifted)
         unkept.failed(delivery(99, queue="other"), BUG)
     time.advance(CROWDED_RETRY_DELAY_S)
     assert [one.tag for one in unkept.due(alive)] == list(range(MOST))
-    unkept.gone(delivery(0))
+    unkept.remove(delivery(0))
     assert unkept.due(alive) == [], "seven are no crowd"
 
 
@@ -82,11 +82,11 @@ def test_what_the_broker_has_taken_back_is_forgotten(time: Shifted) -> None:
     unkept = RetryBuffer(MOST)
     unkept.failed(delivery(1), BUG)
     unkept.failed(delivery(1, b"y", session=2), BUG)
-    assert unkept.trouble() == "cannot store 2 dead letters (kept by the broker): see the log"
+    assert unkept.problem() == "cannot store 2 dead letters (kept by the broker): see the log"
     time.advance(RETRY_DELAY_LIMIT_S)
     assert [one.session for one in unkept.due(lambda one: one.session == 2)] == [2]
     assert unkept.due(lambda _: False) == []
-    assert (unkept.trouble(), unkept.wait()) == (None, None)
+    assert (unkept.problem(), unkept.wait()) == (None, None)
 
 
 def test_it_is_told_once_a_minute(time: Shifted, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ def moved(version: int, saga: str = "app", id: int = 1) -> Any:
 
 async def test_a_commit_wakes_those_who_wait_for_a_later_version(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = SagaChangeNotifier(cast(Any, None))
-    monkeypatch.setattr(watch, "_look", asyncio.Event().wait)
+    monkeypatch.setattr(watch, "_poll", asyncio.Event().wait)
     waiting = asyncio.create_task(watch.changed("app", 1, 3, 30.0))
     await asyncio.sleep(0)
     watch.committed([moved(3), moved(9, id=2), moved(9, saga="order")])

@@ -20,7 +20,7 @@ import pytest
 from pydantic import BaseModel
 
 from orchestrix.saga.messages import dump, load
-from orchestrix.saga.validation.json_values import MAX_LEVELS, flaw
+from orchestrix.saga.validation.json_values import MAX_LEVELS, json_problem
 
 
 class Colour(Enum):
@@ -105,7 +105,7 @@ WRONG: list[tuple[Callable[[], dict[Any, Any]], str]] = [
 
 @pytest.mark.parametrize(("make", "sentence"), WRONG, ids=[sentence[:50] for _, sentence in WRONG])
 def test_what_json_does_not_hold_is_told_with_its_place(make: Callable[[], dict[Any, Any]], sentence: str) -> None:
-    told = flaw(make())
+    told = json_problem(make())
     assert told is not None
     assert sentence in told
     assert "\n" not in told
@@ -114,7 +114,7 @@ def test_what_json_does_not_hold_is_told_with_its_place(make: Callable[[], dict[
 
 async def test_what_is_to_be_awaited_is_told_too() -> None:
     assert "['a'] is a Future, because an await is missing" in str(
-        flaw({"a": asyncio.get_running_loop().create_future()})
+        json_problem({"a": asyncio.get_running_loop().create_future()})
     )
 
 
@@ -131,6 +131,6 @@ GOOD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("value", GOOD, ids=range(len(GOOD)))
 def test_all_else_is_json_that_a_message_can_carry(value: dict[str, Any]) -> None:
-    assert flaw(value) is None
+    assert json_problem(value) is None
     assert load(dump({"data": value}))["data"] == json.loads(json.dumps(value))
-    assert flaw(MappingProxyType(value)) is None
+    assert json_problem(MappingProxyType(value)) is None

@@ -11,7 +11,7 @@ import pytest
 from orchestrix import COMPLETED, FAILED, Compensation, DefinitionError, Job, RetryPolicy, Saga, Step
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.commands import JOB_POLL_INTERVAL, NEVER, SagaTransition, job_at_work, job_let_go
+from orchestrix.saga.commands import JOB_POLL_INTERVAL, NEVER, SagaTransition, job_at_work, job_cancel_cause
 from orchestrix.saga.messages import StepError
 from orchestrix.saga.state import DEADLINE, JOB, PAUSED, Instance
 from orchestrix.saga.timeouts import TimerRescheduled
@@ -121,7 +121,7 @@ def test_the_run_s_own_time_ends_also_where_a_job_is_at_it() -> None:
     assert isinstance(run.expires(), TimerRescheduled), "the last look, just before the end"
     assert isinstance(run.expires(), SagaTransition)
     assert (run.state, run.sent[-1].type) == ("COMPENSATING", "cmd.drop")
-    assert job_let_go(run.saga, before, run.instance) == SECOND
+    assert job_cancel_cause(run.saga, before, run.instance) == SECOND
 
 
 def test_the_result_becomes_the_data() -> None:
@@ -155,7 +155,7 @@ def test_a_cancelled_saga_waits_for_its_job_to_end_however_long_that_takes() -> 
     run = building()
     before = run.instance
     run.asks(SagaAction.CANCEL)
-    assert job_let_go(RELEASE, before, run.instance) == SECOND
+    assert job_cancel_cause(RELEASE, before, run.instance) == SECOND
     assert (run.instance.progress.awaited, run.instance.wake_reason) == ("build", JOB)
     assert job_at_work(RELEASE, run.instance) == SECOND
     assert isinstance(run.expires(), TimerRescheduled)
@@ -171,14 +171,14 @@ def test_a_job_that_is_passed_over_is_let_go(verb: SagaAction) -> None:
     run = building()
     before = run.instance
     run.asks(verb)
-    assert job_let_go(RELEASE, before, run.instance) == SECOND
+    assert job_cancel_cause(RELEASE, before, run.instance) == SECOND
 
 
 def test_a_job_goes_on_while_its_saga_is_paused() -> None:
     run = building()
     before = run.instance
     run.asks(SagaAction.PAUSE)
-    assert job_let_go(RELEASE, before, run.instance) is None
+    assert job_cancel_cause(RELEASE, before, run.instance) is None
     run.asks(SagaAction.RESUME)
     assert (run.sent[-1].id, run.instance.wake_reason) == (SECOND, JOB)
     run.fails(BROKEN)
@@ -203,7 +203,7 @@ def test_other_data_need_another_job() -> None:
     before = run.instance
     run.asks(SagaAction.PAUSE)
     run.asks(SagaAction.EDIT, patch={"amount": 2})
-    assert job_let_go(RELEASE, before, run.instance) == SECOND
+    assert job_cancel_cause(RELEASE, before, run.instance) == SECOND
     run.asks(SagaAction.RESUME)
     assert (run.sent[-1].id, run.sent[-1].payload["attempt"]) == (THIRD, 2)
 
@@ -228,7 +228,7 @@ def test_a_person_s_deadline_ends_a_job_and_can_be_taken_back() -> None:
     assert isinstance(run.expires(), TimerRescheduled), "an end that was lost is told once more, and can still count"
     before = run.instance
     assert isinstance(run.expires(), SagaTransition)
-    assert (run.state, job_let_go(RELEASE, before, run.instance)) == ("COMPENSATING", SECOND)
+    assert (run.state, job_cancel_cause(RELEASE, before, run.instance)) == ("COMPENSATING", SECOND)
 
 
 def test_a_person_s_deadline_outlasts_a_pause() -> None:
@@ -315,7 +315,7 @@ def test_without_a_job_nothing_is_at_work() -> None:
     before: Instance = run.instance
     assert job_at_work(RELEASE, before) is None
     run.asks(SagaAction.TERMINATE)
-    assert job_let_go(RELEASE, before, run.instance) is None
+    assert job_cancel_cause(RELEASE, before, run.instance) is None
 
 
 DROP = Job("drop-image", queue="builders", retries=1)
@@ -358,9 +358,9 @@ def test_an_undo_whose_job_has_failed_waits_for_a_person_who_can_have_it_done_ag
     run = sweeping()
     before = run.instance
     run.fails(BROKEN)
-    assert (run.state, job_let_go(SWEEP, before, run.instance)) == ("COMPENSATION_FAILED", None)
+    assert (run.state, job_cancel_cause(SWEEP, before, run.instance)) == ("COMPENSATION_FAILED", None)
     run.asks(SagaAction.RETRY)
-    assert job_let_go(SWEEP, before, run.instance) == before.command_id
+    assert job_cancel_cause(SWEEP, before, run.instance) == before.command_id
     assert (sent(run.sent[-1]).job, sent(run.sent[-1]).attempt) == (DROP, 2)
     run.undone("build")
     assert run.state == FAILED

@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_first_is_said_and_later_how_many_were_not(clock: Clock) -> None:
-    lines = LogThrottle(every=10)
+    lines = LogThrottle(interval_s=10)
     assert [lines.due("a") for _ in range(4)] == [0, None, None, None]
     assert lines.due("b") == 0, "each key counts by itself"
     clock.now += 9.9
@@ -39,7 +39,7 @@ def test_the_first_is_said_and_later_how_many_were_not(clock: Clock) -> None:
 
 
 def test_no_more_keys_are_remembered_than_are_allowed(clock: Clock) -> None:
-    lines = LogThrottle(every=10, most=3)
+    lines = LogThrottle(interval_s=10, limit=3)
     for key in "abcd":
         lines.due(key)
     assert lines.due("d") is None
@@ -48,7 +48,7 @@ def test_no_more_keys_are_remembered_than_are_allowed(clock: Clock) -> None:
 
 def test_a_logger_says_each_message_now_and_then(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("tests.seldom")
-    rarely = LogThrottleFilter(every=10)
+    rarely = LogThrottleFilter(interval_s=10)
     log.addFilter(rarely)
     try:
         for number in range(5):

@@ -49,7 +49,7 @@ def test_lines_are_written_in_their_order(pipe: Pipe) -> None:
 
 
 def test_a_stalled_reader_blocks_nobody_and_hears_how_many_lines_were_lost(pipe: Pipe) -> None:
-    sink, line = Sink(pipe.writing, most_lines=50), b"x" * PIPE + b"\n"
+    sink, line = Sink(pipe.writing, max_lines=50), b"x" * PIPE + b"\n"
     for _ in range(200):
         sink.put(line)  # more than the pipe takes: this would never return
     assert not sink.flush(0.01)
@@ -61,7 +61,7 @@ def test_a_stalled_reader_blocks_nobody_and_hears_how_many_lines_were_lost(pipe:
 
 
 def test_what_is_queued_is_bounded_in_bytes_too(pipe: Pipe) -> None:
-    sink = Sink(pipe.writing, most_bytes=10 * PIPE)
+    sink = Sink(pipe.writing, max_bytes=10 * PIPE)
     for _ in range(100):
         sink.put(b"y" * PIPE + b"\n")
     assert pipe.read_until(b"dropped here").count(b"y" * PIPE) <= 10

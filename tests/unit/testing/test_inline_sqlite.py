@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Iterator[SqliteFile]:
     raw.execute("PRAGMA journal_mode = WAL")
     raw.execute("CREATE TABLE things (name TEXT PRIMARY KEY)")
     raw.close()
-    opened = SqliteFile(tmp_path / "test.db", template=template, pace=lambda: 0.01)
+    opened = SqliteFile(tmp_path / "test.db", template=template, delay=lambda: 0.01)
     yield opened
     opened.close()
 
@@ -38,7 +38,7 @@ async def add(tx: Transaction, name: str) -> None:
 
 
 def names(file: SqliteFile) -> list[str]:
-    return [name for (name,) in file.look("SELECT name FROM things ORDER BY name")]
+    return [name for (name,) in file.query("SELECT name FROM things ORDER BY name")]
 
 
 async def write(database: Database, *things: str, pause: float = 0.0) -> None:
@@ -109,7 +109,7 @@ def test_a_turn_is_not_waited_for_for_ever(loop: VirtualLoop, file: SqliteFile) 
 def test_the_dead_leave_their_turn_and_their_writes(loop: VirtualLoop, file: SqliteFile) -> None:
     dying, waiting, other = (SqliteClient(file) for _ in range(3))
     process = loop.process("p")
-    process.on_death += [dying.sever, waiting.sever]
+    process.on_death += [dying.disconnect, waiting.disconnect]
 
     async def days() -> None:
         process.spawn(write(dying.database(), "a", pause=60.0))

@@ -54,13 +54,13 @@ class Rig:
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.dice = Random(1)
-        self.server = MemoryServer(self.dice, pace=lambda: self.dice.uniform(0.001, 0.05))
+        self.server = MemoryServer(self.dice, delay=lambda: self.dice.uniform(0.001, 0.05))
 
     async def client(self) -> MemoryBroker:
         """One that is up."""
         broker = MemoryBroker(self.server, topology=TOPOLOGY)
         await broker.start()
-        assert await broker.wait_up(10.0)
+        assert await broker.wait_connected(10.0)
         return broker
 
     async def pair(self, prefetch: int = 10) -> tuple[MemoryBroker, MemoryConsumer]:
@@ -143,7 +143,7 @@ def test_what_is_given_back_comes_again_in_its_place(rig: Rig) -> None:
         broker, consumer = await rig.pair()
         await broker.publish([message(n) for n in range(3)])
         (first,) = await consumer.receive(100)
-        await consumer.give_back([first])
+        await consumer.requeue([first])
         again = await taken(consumer, 3)
         assert bodies(again) == [0, 1, 2]
         assert [one.delivery_count for one in again] == [1, 0, 0]
@@ -158,7 +158,7 @@ def test_a_message_dies_of_too_many_returns(rig: Rig) -> None:
         broker, consumer = await rig.pair()
         await broker.publish([message(7)])
         for _ in range(3):
-            await consumer.give_back(await consumer.receive(1))
+            await consumer.requeue(await consumer.receive(1))
         await eventually(lambda: rig.server.depth("a.dead") == 1, deadline=5.0)
         assert rig.server.depth("a") == 0
 
@@ -173,7 +173,7 @@ def test_a_lost_link_gives_out_again_what_was_in_hand(rig: Rig) -> None:
         await broker.publish([message(n) for n in range(2)])
         (held,) = await consumer.receive(100)
         assert consumer.alive(held)
-        broker.cut(0.0, 0.0)
+        broker.drop_connections(0.0, 0.0)
         await eventually(lambda: broker.generation == 2, deadline=10.0)
         assert downs == ["connection reset by peer"]
         assert not consumer.alive(held)
@@ -190,7 +190,7 @@ def test_a_broker_that_learns_late_keeps_what_was_in_hand(rig: Rig) -> None:
         broker, consumer = await rig.pair()
         await broker.publish([message(1)])
         await consumer.receive(100)
-        broker.cut(0.0, 20.0)
+        broker.drop_connections(0.0, 20.0)
         await eventually(lambda: broker.generation == 2, deadline=10.0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10.0):
@@ -209,7 +209,7 @@ def test_of_what_is_under_way_at_a_cut_only_the_first_arrive(rig: Rig) -> None:
             broker = await rig.client()
             publishing = asyncio.ensure_future(broker.publish([message(n, "b") for n in range(10)]))
             await elapse(0.0)
-            broker.cut(0.0, 0.0)
+            broker.drop_connections(0.0, 0.0)
             assert {one.outcome for one in await publishing} == {Outcome.UNKNOWN}
             await elapse(1.0)
             reader = await broker.consume(["b"], 100)
@@ -228,7 +228,7 @@ def test_the_dead_are_let_go_and_speak_no_more(rig: Rig) -> None:
 
     async def life() -> None:
         broker, consumer = await rig.pair()
-        process.on_death.append(broker.sever)
+        process.on_death.append(broker.disconnect)
         while True:
             held.extend(bodies(await consumer.receive(100)))
 
@@ -271,13 +271,13 @@ def test_a_restart_keeps_the_queues_and_a_loss_of_memory_does_not(rig: Rig) -> N
         with pytest.raises(Unavailable):
             await broker.message_count("b")
         rig.server.start()
-        assert await broker.wait_up(30.0)
+        assert await broker.wait_connected(30.0)
         assert await broker.message_count("b") == (1, 0)
         rig.server.stop()
         rig.server.forget()
         rig.server.start()
         await _goes_down(broker)
-        assert await broker.wait_up(30.0)
+        assert await broker.wait_connected(30.0)
         assert await broker.message_count("b") == (0, 0), "declared again at the connect"
 
     rig.loop.run_until_complete(days())
@@ -382,11 +382,11 @@ def test_an_exclusive_queue_is_one_sessions_and_ends_with_it(rig: Rig) -> None:
     async def days() -> None:
         broker, other = MemoryBroker(rig.server, topology=own), await rig.client()
         await broker.start()
-        assert await broker.wait_up(10.0)
+        assert await broker.wait_connected(10.0)
         ping = Outgoing("", "mine", b"1", "m-1")
         assert [one.outcome for one in await other.publish([ping])] == [Outcome.CONFIRMED]
-        broker.cut(client_after=0.0, server_after=5.0)
-        assert await broker.wait_up(3.0)
+        broker.drop_connections(client_after=0.0, server_after=5.0)
+        assert await broker.wait_connected(3.0)
         assert [one.outcome for one in await other.publish([ping])] == [Outcome.CONFIRMED], "the old one's"
         await elapse(5.0)
         assert [one.outcome for one in await other.publish([ping])] == [Outcome.RETURNED]
@@ -402,8 +402,8 @@ def test_an_exclusive_queue_is_one_sessions_and_ends_with_it(rig: Rig) -> None:
 def test_whoever_asks_is_told_of_the_end_of_a_channel(rig: Rig) -> None:
     async def days() -> None:
         broker, lost = await rig.client(), asyncio.Event()
-        consumer = await broker.consume(["b"], 1, own=TOPOLOGY)
-        consumer.when_lost(lost.set)
+        consumer = await broker.consume(["b"], 1, own_topology=TOPOLOGY)
+        consumer.on_channel_lost(lost.set)
         await broker.publish([message(1, "b"), message(2, "b")])
         (held,) = await consumer.receive(1)
         rig.server.delete("b")
@@ -413,7 +413,7 @@ def test_whoever_asks_is_told_of_the_end_of_a_channel(rig: Rig) -> None:
         await broker.publish([message(3, "b")])
         assert bodies(await taken(consumer, 1)) == [3]
         lost.clear()
-        broker.cut(client_after=0.0, server_after=0.0)
+        broker.drop_connections(client_after=0.0, server_after=0.0)
         await asyncio.wait_for(lost.wait(), 1.0)
 
     rig.loop.run_until_complete(days())
@@ -428,7 +428,7 @@ def test_a_consumer_that_is_closed_makes_nothing_anew(rig: Rig, pause: float) ->
     async def days() -> None:
         broker = await rig.client()
         rig.server.delete("b")
-        consumer = await broker.consume(["b"], 1, own=TOPOLOGY, wanted=wanted)
+        consumer = await broker.consume(["b"], 1, own_topology=TOPOLOGY, dynamic_topology=wanted)
         await elapse(pause)
         await consumer.close()
         await broker.delete("b")

@@ -171,7 +171,7 @@ def test_the_frozen_go_on_later(loop: VirtualLoop) -> None:
     loop.run_until_complete(elapse(100.0))
     assert process.frozen
     assert told.lines == ["tick"] * 2
-    process.thaw()
+    process.unfreeze()
     loop.run_until_complete(elapse(0.1))
     assert told.lines == ["tick"] * 3
     assert not process.frozen
@@ -183,7 +183,7 @@ def test_the_frozen_can_be_killed(loop: VirtualLoop) -> None:
     process.freeze()
     loop.run_until_complete(elapse(5.0))
     process.kill()
-    process.thaw()
+    process.unfreeze()
     loop.run_until_complete(elapse(5.0))
     assert told.lines == ["tick"]
 
@@ -193,7 +193,7 @@ def test_the_end_leaves_no_task_behind() -> None:
     process = loop.process("p")
     task = loop.run_until_complete(_live(process, told, 1.5))
     process.kill()
-    loop.bury()
+    loop.discard()
     loop.close()
     assert task.done()
     assert told.lines == ["tick", "tick", "cleaned up"]

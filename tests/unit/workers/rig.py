@@ -58,7 +58,7 @@ def job(ordered: Command = COMMAND) -> CommandDelivery:
     """A job as the intake makes it."""
     name = ordered.type
     delivery = Delivery(b"", name, "", name, None, None, None, {"traceparent": TRACE}, False, 0, 1, 1)
-    return CommandDelivery(ordered, cast(MessageOwner, CATALOG.command(name)), 0.0, [delivery], looked=1e12)
+    return CommandDelivery(ordered, cast(MessageOwner, CATALOG.command(name)), 0.0, [delivery], checked_at=1e12)
 
 
 class Rig:

@@ -32,7 +32,7 @@ def found(rows: Rows) -> Iterator[Callable[..., Town]]:
 
     yield make
     for loop in loops:
-        loop.bury()
+        loop.discard()
         loop.close()
 
 
@@ -193,7 +193,7 @@ def test_while_no_place_is_free_no_more_than_one_suspect_is_held(found: Callable
         await town.until(lambda: len(town.begun) == 8, within=30)
         town.send(range(10, 40), {"x-deaths": 3})
         await asyncio.sleep(40)
-        assert town.workers["w"][1].counts.aside < 200, "nor are they read over and over"
+        assert town.workers["w"][1].counts.set_aside < 200, "nor are they read over and over"
         for _ in range(100):
             assert town.server.depth(CREATE) - (town.server.count(CREATE) or (0, 0))[0] <= 8 + 1
             await _a_moment()

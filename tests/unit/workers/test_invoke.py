@@ -67,7 +67,7 @@ class Stop(BaseException):
 
 def replace_time(ordered: Command) -> Any:
     made = job(ordered)
-    made.looked = clock.monotonic()
+    made.checked_at = clock.monotonic()
     return made
 
 
@@ -534,7 +534,7 @@ async def test_an_answer_that_no_saga_could_store_fails_the_step_for_good(
 
 def test_an_answer_that_comes_back_as_it_was_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(output_validation, "flaw", seen.append)
+    monkeypatch.setattr(output_validation, "json_problem", seen.append)
     usual = {"name": "é", "rows": [{"price": 1.5, "sold": True, "by": None}], "many": 10**30}
     assert output_validation.sendable(usual) == usual
     assert seen == []

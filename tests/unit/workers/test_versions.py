@@ -35,12 +35,12 @@ class Stored:
         if len(self.asked) <= self.failures:
             raise Unavailable("the database is away")
         if self.has:
-            self.catalog.learn(NEXT)
+            self.catalog.add_stored(NEXT)
 
     async def read_all(self) -> None:
         await self.find([])
 
-    async def meet(self, connection: Connection, keys: Sequence[Key]) -> None:
+    async def read_missing(self, connection: Connection, keys: Sequence[Key]) -> None:
         raise AssertionError("a worker has no transaction of its own")
 
 
@@ -91,7 +91,7 @@ async def test_a_version_that_is_stored_nowhere_is_kept_with_its_reason(rig: Rig
 
 
 async def test_a_command_that_names_no_version_goes_by_that_of_its_row(rig: Rig, stored: Stored) -> None:
-    rig.catalog.learn(NEXT)
+    rig.catalog.add_stored(NEXT)
     await rig.start(done)
     rig.rows.put(1, definition_version=2)
     rig.put(command(1))

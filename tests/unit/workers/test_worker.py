@@ -465,7 +465,11 @@ async def test_a_step_whose_handler_raises_what_is_no_exception_fails_at_once(ri
 
 
 @pytest.mark.parametrize(
-    "place", ["orchestrix.worker.commands.slots.invoke", "orchestrix.worker.commands.admission.CommandAdmission.look"]
+    "place",
+    [
+        "orchestrix.worker.commands.slots.invoke",
+        "orchestrix.worker.commands.admission.CommandAdmission.select_runnable",
+    ],
 )
 async def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_its_command_comes_again(
     rig: Rig, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -53,9 +53,9 @@ class Town:
         self.long: dict[int, float] = {}
         self.workers: dict[str, tuple[VirtualProcess, Worker]] = {}
         self._work, self._fuse, self._settings = work, fuse, Settings.model_validate({"worker": settings})
-        self.server = MemoryServer(self.dice, pace=lambda: self.dice.uniform(0.0005, 0.002), delivery_limit=limit)
+        self.server = MemoryServer(self.dice, delay=lambda: self.dice.uniform(0.0005, 0.002), delivery_limit=limit)
         self.server.declare(saga_topology(CATALOG))
-        self.server.taps.append(self)
+        self.server.observers.append(self)
 
     def send(self, ids: Sequence[int], headers: Mapping[str, str | int] | None = None) -> None:
         """Their first commands, in this order."""
@@ -108,7 +108,7 @@ class Town:
 
     async def _main(self, process: VirtualProcess, name: str) -> None:
         broker = MemoryBroker(self.server, topology=saga_topology(CATALOG))
-        process.on_death += [broker.sever, lambda: self._died(name)]
+        process.on_death += [broker.disconnect, lambda: self._died(name)]
         worker = Worker(
             broker, cast(Database, self.rows), CATALOG, HandlerTable([(CREATE, self._handle)]), self._settings
         )

@@ -115,8 +115,8 @@ def _delivery_limit(quorum: bool, arguments: Mapping[str, Any], profile: Profile
     return None if limit == -1 and profile.unlimited_by_minus_one else limit
 
 
-def _invalid(queue: str, arg: str, why: str) -> errors.AmqpError:
-    return errors.precondition_failed(f"invalid arg '{arg}' for queue '{queue}': {why}")
+def _invalid(queue: str, arg: str, reason: str) -> errors.AmqpError:
+    return errors.precondition_failed(f"invalid arg '{arg}' for queue '{queue}': {reason}")
 
 
 def exchange_settings(

@@ -41,7 +41,7 @@ class Deliveries:
         """Requeue, or dead-letter. Raises AmqpError 406 for a tag that is not unacked."""
         taken = self._take(tag, multiple)
         if requeue:
-            _give_back(taken, nacked=True)
+            _requeue(taken, nacked=True)
         else:
             for one in taken:
                 one.queue.reject(one.entry)
@@ -50,7 +50,7 @@ class Deliveries:
     def recover(self) -> None:
         """Requeue everything that is unacked."""
         taken = self._take_all()
-        _give_back(taken, nacked=False)
+        _requeue(taken, nacked=False)
         self._settle_queues(taken)
 
     def release(self) -> list[EmbeddedQueue]:
@@ -63,7 +63,7 @@ class Deliveries:
         for consumer in left:
             consumer.queue.remove(consumer)
         taken = self._take_all()
-        _give_back(taken, nacked=False)
+        _requeue(taken, nacked=False)
         queues = list(dict.fromkeys(consumer.queue for consumer in left))
         for queue in dict.fromkeys([one.queue for one in taken] + queues):
             queue.settle()
@@ -75,18 +75,18 @@ class Deliveries:
         if tag not in self._unacked:
             raise errors.unknown_delivery_tag(tag)
         if not multiple:
-            return [self._forget(tag)]
+            return [self._remove(tag)]
         tags = []
         for known in self._unacked:
             if known > tag:
                 break
             tags.append(known)
-        return [self._forget(one) for one in tags]
+        return [self._remove(one) for one in tags]
 
     def _take_all(self) -> list[Unacked]:
-        return [self._forget(tag) for tag in list(self._unacked)]
+        return [self._remove(tag) for tag in list(self._unacked)]
 
-    def _forget(self, tag: int) -> Unacked:
+    def _remove(self, tag: int) -> Unacked:
         one = self._unacked.pop(tag)
         if one.consumer is not None:
             one.consumer.unacked -= 1
@@ -98,9 +98,9 @@ class Deliveries:
             queue.settle()
 
 
-def _give_back(taken: Iterable[Unacked], *, nacked: bool) -> None:
+def _requeue(taken: Iterable[Unacked], *, nacked: bool) -> None:
     by_queue: dict[EmbeddedQueue, list[QueuedMessage]] = {}
     for one in taken:
         by_queue.setdefault(one.queue, []).append(one.entry)
     for queue, entries in by_queue.items():
-        queue.give_back(entries, nacked=nacked)
+        queue.requeue(entries, nacked=nacked)

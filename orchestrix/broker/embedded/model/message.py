@@ -38,7 +38,7 @@ class Death:
         }
         return entry if self.expiration is None else entry | {"original-expiration": self.expiration}
 
-    def again(self, before: Death) -> Death:
+    def counted_again(self, before: Death) -> Death:
         """The entry `before`, counted once more: where and when it was first seen is kept."""
         return Death(
             self.queue, self.reason, before.exchange, before.routing_key, before.at, before.count + 1, before.expiration
@@ -90,9 +90,9 @@ class Message:
     def _deaths_with(self, death: Death) -> tuple[Death, ...]:
         same = [one for one in self.deaths if (one.queue, one.reason) == (death.queue, death.reason)]
         others = [one for one in self.deaths if one not in same]
-        return (death.again(same[0]) if same else death, *others)
+        return (death.counted_again(same[0]) if same else death, *others)
 
-    def goes_in_circles(self, queue: str) -> bool:
+    def is_in_cycle(self, queue: str) -> bool:
         """Whether it comes back to `queue` with no consumer's reject on the way: such a loop would never end."""
         names = [one.queue for one in self.deaths]
         if queue not in names:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class DeadLetterSink(Protocol):
     """Takes what a queue dead-letters."""
 
-    def bury(self, queue: EmbeddedQueue, message: Message, reason: str) -> None: ...
+    def dead_letter(self, queue: EmbeddedQueue, message: Message, reason: str) -> None: ...
 
 
 class QueuedMessage:
@@ -45,11 +45,11 @@ FIRST_FRESH = 1 << 62
 class Subscription:
     """One subscription. `prefetch` 0 is no limit."""
 
-    __slots__ = ("encoded_tag", "exclusive", "no_ack", "outlet", "prefetch", "queue", "tag", "unacked")
+    __slots__ = ("channel", "encoded_tag", "exclusive", "no_ack", "prefetch", "queue", "tag", "unacked")
 
     def __init__(
         self,
-        outlet: ChannelPort,
+        channel: ChannelPort,
         queue: EmbeddedQueue,
         tag: str,
         encoded_tag: bytes,
@@ -58,7 +58,7 @@ class Subscription:
         exclusive: bool,
         prefetch: int,
     ) -> None:
-        self.outlet = outlet
+        self.channel = channel
         self.queue = queue
         self.tag = tag
         self.encoded_tag = encoded_tag
@@ -70,21 +70,21 @@ class Subscription:
     @property
     def has_room(self) -> bool:
         free = self.no_ack or not self.prefetch or self.unacked < self.prefetch
-        return free and self.outlet.link.writable
+        return free and self.channel.link.writable
 
 
 class EmbeddedQueue:
     """Messages in order, and the consumers that take turns (or wait, with a single active one)."""
 
     def __init__(
-        self, name: str, settings: QueueSettings, owner: ConnectionPort | None, graveyard: DeadLetterSink
+        self, name: str, settings: QueueSettings, owner: ConnectionPort | None, dead_letter_sink: DeadLetterSink
     ) -> None:
         self.name = name
         self.settings = settings
         self.owner = owner
         self.ready: deque[QueuedMessage] = deque()
         self.consumers: deque[Subscription] = deque()
-        self._graveyard = graveyard
+        self._dead_letter_sink = dead_letter_sink
         self._active: Subscription | None = None
         self._next_fresh = FIRST_FRESH
         self._next_returned = 0
@@ -114,17 +114,17 @@ class EmbeddedQueue:
     def pump(self) -> None:
         """Deliver what the consumers' prefetch allows."""
         while self.ready:
-            consumer = self._taker()
+            consumer = self._next_consumer()
             if consumer is None:
                 return
-            self._hand_out(consumer, self.ready.popleft())
+            self._deliver(consumer, self.ready.popleft())
 
-    def _hand_out(self, consumer: Subscription, entry: QueuedMessage) -> None:
+    def _deliver(self, consumer: Subscription, entry: QueuedMessage) -> None:
         if not consumer.no_ack:
             consumer.unacked += 1
-        consumer.outlet.deliver(consumer, entry)
+        consumer.channel.deliver(consumer, entry)
 
-    def _taker(self) -> Subscription | None:
+    def _next_consumer(self) -> Subscription | None:
         if self.settings.single_active:
             return self._active if self._active is not None and self._active.has_room else None
         for _ in range(len(self.consumers)):
@@ -137,26 +137,26 @@ class EmbeddedQueue:
     def take(self) -> QueuedMessage | None:
         """The first message, for basic.get."""
         entry = self.ready.popleft() if self.ready else None
-        self._watch_head()
+        self._schedule_expiry()
         return entry
 
-    def give_back(self, entries: Iterable[QueuedMessage], *, nacked: bool) -> None:
+    def requeue(self, entries: Iterable[QueuedMessage], *, nacked: bool) -> None:
         """Requeue messages; those over the delivery limit are dead-lettered. The caller settles.
 
         A classic queue puts them where they were. A quorum queue puts them before all never delivered, in the order
         in which they come back; without delivery limit, nacked ones go to its end (RabbitMQ 3.10, measured).
         """
-        returning = [entry for entry in entries if not self.deleted and self._may_return(entry)]
-        for entry in returning:
+        returned = [entry for entry in entries if not self.deleted and self._may_requeue(entry)]
+        for entry in returned:
             entry.position = self._position_of_returned(entry, nacked)
-        for entry in sorted(returning, key=lambda one: one.position, reverse=True):
+        for entry in sorted(returned, key=lambda one: one.position, reverse=True):
             self._insert(entry)
 
-    def _may_return(self, entry: QueuedMessage) -> bool:
+    def _may_requeue(self, entry: QueuedMessage) -> bool:
         entry.redelivered = True
         entry.returns += 1
         if self._returned_too_often(entry):
-            self._graveyard.bury(self, entry.message, "delivery_limit")
+            self._dead_letter_sink.dead_letter(self, entry.message, "delivery_limit")
             return False
         return True
 
@@ -188,15 +188,15 @@ class EmbeddedQueue:
         """After messages came back, or a consumer can take more."""
         self.pump()
         self._trim()
-        self._watch_head()
+        self._schedule_expiry()
 
     def reject(self, entry: QueuedMessage) -> None:
-        self._graveyard.bury(self, entry.message, "rejected")
+        self._dead_letter_sink.dead_letter(self, entry.message, "rejected")
 
     def purge(self) -> int:
         count = len(self.ready)
         self.ready.clear()
-        self._watch_head()
+        self._schedule_expiry()
         return count
 
     def add(self, consumer: Subscription) -> None:
@@ -218,20 +218,20 @@ class EmbeddedQueue:
         consumers, self._active = list(self.consumers), None
         self.consumers.clear()
         for consumer in consumers:
-            consumer.outlet.consumer_cancelled(consumer)
+            consumer.channel.consumer_cancelled(consumer)
         return count
 
     def _trim(self) -> None:
         limit = self.settings.max_length
         while limit is not None and len(self.ready) > limit:
-            self._graveyard.bury(self, self.ready.popleft().message, "maxlen")
+            self._dead_letter_sink.dead_letter(self, self.ready.popleft().message, "maxlen")
 
     def _deadline(self, message: Message) -> float | None:
         """The shorter of the queue's and the message's own time to live."""
         lives = [ms for ms in (self.settings.ttl, message.expiration) if ms is not None]
         return clock.monotonic() + min(lives) / 1000 if lives else None
 
-    def _watch_head(self) -> None:
+    def _schedule_expiry(self) -> None:
         """Only the head expires, as in RabbitMQ: a message behind a longer-lived one waits."""
         if self._timer is not None:
             self._timer.cancel()
@@ -244,5 +244,5 @@ class EmbeddedQueue:
         self._timer = None
         now = clock.monotonic()
         while self.ready and (expires := self.ready[0].expires) is not None and expires <= now:
-            self._graveyard.bury(self, self.ready.popleft().message, "expired")
-        self._watch_head()
+            self._dead_letter_sink.dead_letter(self, self.ready.popleft().message, "expired")
+        self._schedule_expiry()

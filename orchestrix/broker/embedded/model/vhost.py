@@ -122,7 +122,7 @@ class VirtualHost:
             yield following
             following = self._exchanges.get(following.settings.alternate or "")
 
-    def bury(self, queue: EmbeddedQueue, message: Message, reason: str) -> None:
+    def dead_letter(self, queue: EmbeddedQueue, message: Message, reason: str) -> None:
         """Dead-letter a message; where its queue has no dead-letter exchange it is lost (at most once, as RabbitMQ)."""
         target = queue.settings.dead_letter_exchange
         if target is None or (target and target not in self._exchanges):
@@ -130,9 +130,9 @@ class VirtualHost:
             return
         expiration = None if message.expiration is None else str(message.expiration)
         death = Death(queue.name, reason, message.exchange, message.routing_key, clock.now(), expiration=expiration)
-        letter = message.died(
+        dead_letter = message.died(
             death, target, queue.settings.dead_letter_key, last_headers=self._profile.last_death_headers
         )
-        for other in self.route(target, letter.routing_key):
-            if reason == "rejected" or not letter.goes_in_circles(other.name):
-                other.publish(letter)
+        for other in self.route(target, dead_letter.routing_key):
+            if reason == "rejected" or not dead_letter.is_in_cycle(other.name):
+                other.publish(dead_letter)

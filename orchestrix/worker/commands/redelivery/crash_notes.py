@@ -23,7 +23,7 @@ class CrashNotes:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def began_alone(self, job: CommandDelivery) -> bool:
+    async def started_alone(self, job: CommandDelivery) -> bool:
         """Whether it was tried with nothing else running. If the database cannot say, it was: that is what its header
         says."""
         try:
@@ -41,7 +41,7 @@ class CrashNotes:
         try:
             async with asyncio.timeout(NOTE_TIMEOUT_S):
                 await self._database.run(lambda tx: redelivered_commands.put(tx, row))
-        except (OrchestrixError, TimeoutError) as away:
-            LOGGER.debug("cannot store the crash note of a command: %s", away, extra=job.told)
+        except (OrchestrixError, TimeoutError) as error:
+            LOGGER.debug("cannot store the crash note of a command: %s", error, extra=job.log_fields)
             return False
         return True

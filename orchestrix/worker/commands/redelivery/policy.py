@@ -33,8 +33,8 @@ class RedeliveryPolicy:
     is not delayed any more.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._width = 1
         self._running: dict[str, float | None] = {}
         """When the work started; None before that."""
@@ -100,4 +100,4 @@ class RedeliveryPolicy:
         return wider
 
     def _widen(self) -> None:
-        self._width = min(self._most, self._width * 2)
+        self._width = min(self._limit, self._width * 2)

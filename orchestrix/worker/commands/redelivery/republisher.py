@@ -73,7 +73,7 @@ class CommandRepublisher:
             left = [job for job, result in pairs if result.outcome in (Outcome.RETURNED, Outcome.UNKNOWN)]
             if left:
                 failures += 1
-                await self._mend(results, failures)
+                await self._repair_topology(results, failures)
 
     async def _acknowledge(self, jobs: Sequence[CommandDelivery]) -> None:
         if jobs:
@@ -83,9 +83,9 @@ class CommandRepublisher:
     async def _refuse(self, jobs: Sequence[CommandDelivery]) -> None:
         """The broker refuses the new copy: the old copy stays."""
         if jobs:
-            await self._consumer.give_back([one for job in jobs for one in job.deliveries])
+            await self._consumer.requeue([one for job in jobs for one in job.deliveries])
 
-    async def _mend(self, results: Sequence[Published], failures: int) -> None:
+    async def _repair_topology(self, results: Sequence[Published], failures: int) -> None:
         if any(result.outcome is Outcome.RETURNED for result in results):
             try:
                 await self._broker.declare(self._topology())

@@ -45,7 +45,7 @@ class CommandRunner(Protocol):
     async def emptied(self, job: CommandDelivery) -> None:
         """Waits until nothing else is in flight."""
 
-    def condemn(self, job: CommandDelivery) -> None:
+    def report_worker_crashes(self, job: CommandDelivery) -> None:
         """Reports that the command kills its workers."""
 
 
@@ -57,27 +57,27 @@ class RedeliveryScheduler:
 
     def __init__(
         self,
-        desk: InFlightCommands,
+        in_flight: InFlightCommands,
         broker: Broker,
         window: PrefetchWindow,
         outage: Backpressure,
         crashes: CrashNotes,
-        places: int,
+        slots: int,
         last: int,
     ) -> None:
-        self._desk, self._broker, self._window = desk, broker, window
+        self._in_flight, self._broker, self._window = in_flight, broker, window
         self._outage, self._crashes = outage, crashes
-        self._places, self._last = places, min(LAST_TRY_DEATHS, last)
-        self._lanes: dict[str, RedeliveryPolicy] = {}
+        self._slot_count, self._last = slots, min(LAST_TRY_DEATHS, last)
+        self._policies: dict[str, RedeliveryPolicy] = {}
         self._arrived: asyncio.Queue[CommandDelivery] = asyncio.Queue()
         self._undecided: list[CommandDelivery] = []
         self._tried: dict[CommandDelivery, None] = {}
-        self._sole: asyncio.Task[None] | None = None
+        self._alone_task: asyncio.Task[None] | None = None
         self._waits: dict[CommandDelivery, None] = {}
         """Those that must run alone and have not started."""
         self._held: set[asyncio.Task[None]] = set()
-        self._rest_until = 0.0
-        self._hindered: set[CommandDelivery] = set()
+        self._paused_until = 0.0
+        self._blocking: set[CommandDelivery] = set()
         """Commands that never ended while one waited to run alone."""
         self._work: CommandRunner
 
@@ -103,33 +103,33 @@ class RedeliveryScheduler:
             jobs.append(self._arrived.get_nowait())
         jobs.sort(key=lambda job: job.deaths)
         while jobs:
-            if self._desk.alive(jobs[0]):
+            if self._in_flight.alive(jobs[0]):
                 await self._decide_or_put_back(jobs[0], len(jobs) > 1)
             else:
-                self._desk.forget(jobs[0])
+                self._in_flight.forget(jobs[0])
             del jobs[:1]
 
     async def stop(self) -> None:
         """Starts no more of them."""
-        tasks = [*self._held, *([self._sole] if self._sole is not None else [])]
+        tasks = [*self._held, *([self._alone_task] if self._alone_task is not None else [])]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
 
-    def look(self, busy: Iterable[CommandDelivery], now: float) -> None:
+    def observe(self, busy: Iterable[CommandDelivery], now: float) -> None:
         """Reopens queues that were closed for lack of capacity."""
         self._follow(now)
-        for queue, lane in self._lanes.items():
-            if lane.room(self._work.free):
+        for queue, policy in self._policies.items():
+            if policy.room(self._work.free):
                 self._window.open(queue)
 
     def _follow(self, now: float) -> None:
         """Updates the policies with what runs."""
         for job in self._tried:
-            self._lane(job).works(job.command.id, job.begun)
-        for lane in self._lanes.values():
-            lane.watch(now)
+            self._policy(job).works(job.command.id, job.begun)
+        for policy in self._policies.values():
+            policy.watch(now)
 
     async def _decide_or_put_back(self, job: CommandDelivery, more: bool) -> None:
         """Requeues the command even where the worker itself fails."""
@@ -140,49 +140,49 @@ class RedeliveryScheduler:
             if ends_task(error, task):
                 raise
             self._undecided.remove(job)
-            await self._desk.reject([job])
+            await self._in_flight.reject([job])
             if isinstance(error, Exception):
                 raise
             raise RuntimeError("a redelivered command could not be scheduled") from error
 
     async def _decide(self, job: CommandDelivery, more: bool) -> None:
-        if self._desk.stopping.is_set():
-            await self._desk.give_back([job])
-        elif job.alone and job.redelivered and await self._crashes.began_alone(job):
+        if self._in_flight.stopping.is_set():
+            await self._in_flight.requeue([job])
+        elif job.alone and job.redelivered and await self._crashes.started_alone(job):
             await self._crashes.note(job, "it crashed a worker that ran nothing else")
-            self._work.condemn(job)
+            self._work.report_worker_crashes(job)
         elif job.alone and job.redelivered:
-            await self._aside(
+            await self._set_aside(
                 job, f"{SET_ASIDE_PREFIX} to be tried alone: its last worker died before it started it", alone=True
             )
         elif job.alone:
-            await self._be_alone(job)
+            await self._wait_until_alone(job)
         elif job.deaths >= self._last:
-            await self._aside(job, f"{SET_ASIDE_PREFIX} to be tried alone", alone=True)
+            await self._set_aside(job, f"{SET_ASIDE_PREFIX} to be tried alone", alone=True)
         else:
-            await self._place(job, more)
+            await self._assign(job, more)
 
-    async def _place(self, job: CommandDelivery, more: bool) -> None:
-        queue, lane, id = job.deliveries[0].queue, self._lane(job), job.command.id
-        others = not lane.knows_round(id) and (more or await self._has_more(queue))
+    async def _assign(self, job: CommandDelivery, more: bool) -> None:
+        queue, policy, id = job.deliveries[0].queue, self._policy(job), job.command.id
+        others = not policy.knows_round(id) and (more or await self._has_more(queue))
         self._follow(clock.monotonic())
-        place = lane.arrives(id, job.deaths, others, self._work.free)
+        place = policy.arrives(id, job.deaths, others, self._work.free)
         if place is RedeliveryDecision.RUN:
-            await self._crashes.note(job, f"it is tried beside at most {lane.width - 1} other redelivered commands")
+            await self._crashes.note(job, f"it is tried beside at most {policy.width - 1} other redelivered commands")
             self._tried[job] = None
             self._work.begin(job).add_done_callback(lambda task: self._left(job))
             return
         if place is RedeliveryDecision.FULL:
             self._window.close(queue)
-        await self._aside(job, f"{SET_ASIDE_PREFIX} behind commands with fewer worker deaths")
+        await self._set_aside(job, f"{SET_ASIDE_PREFIX} behind commands with fewer worker deaths")
 
-    def _lane(self, job: CommandDelivery) -> RedeliveryPolicy:
-        return self._lanes.setdefault(job.deliveries[0].queue, RedeliveryPolicy(self._places))
+    def _policy(self, job: CommandDelivery) -> RedeliveryPolicy:
+        return self._policies.setdefault(job.deliveries[0].queue, RedeliveryPolicy(self._slot_count))
 
     def _left(self, job: CommandDelivery) -> None:
         self._tried.pop(job, None)
-        self._lane(job).leaves(job.command.id)
-        self.look((), clock.monotonic())
+        self._policy(job).leaves(job.command.id)
+        self.observe((), clock.monotonic())
 
     async def _has_more(self, queue: str) -> bool:
         try:
@@ -191,30 +191,32 @@ class RedeliveryScheduler:
             return False
         return count is not None and count[0] > 0
 
-    async def _aside(self, job: CommandDelivery, why: str, *, alone: bool = False) -> None:
-        await self._crashes.note(job, why)
+    async def _set_aside(self, job: CommandDelivery, reason: str, *, alone: bool = False) -> None:
+        await self._crashes.note(job, reason)
         died = counted(job.deaths, "worker")
-        LOGGER.warning("%s died while processing %s; %s", died, job.command.type, why, extra=job.told)
-        await self._desk.set_aside([job], alone=alone)
+        LOGGER.warning("%s died while processing %s; %s", died, job.command.type, reason, extra=job.log_fields)
+        await self._in_flight.set_aside([job], alone=alone)
 
-    async def _be_alone(self, job: CommandDelivery) -> None:
+    async def _wait_until_alone(self, job: CommandDelivery) -> None:
         """Only one waits for that at a time: one that waits while another runs would be suspected of its crash."""
-        if self._sole is not None and not self._sole.done():
-            return await self._desk.set_aside([job], alone=True)
-        if clock.monotonic() < self._rest_until or self._hindered & self._work.beside(job):
+        if self._alone_task is not None and not self._alone_task.done():
+            return await self._in_flight.set_aside([job], alone=True)
+        if clock.monotonic() < self._paused_until or self._blocking & self._work.beside(job):
             return self._hold(job)
         died = counted(job.deaths, "worker")
         await self._outage.note(KEY, f"trying {job.command.type} alone: {died} died while processing it")
         self._waits[job] = None
-        self._sole = asyncio.create_task(self._alone(job), name="command tried alone")
+        self._alone_task = asyncio.create_task(self._alone(job), name="command tried alone")
         return None
 
     async def _alone(self, job: CommandDelivery) -> None:
         try:
             if not await self._emptied(job):
-                await self._rest(job, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
+                await self._leave_to_others(job, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
             elif not await self._crashes.note(job, TRIED_ALONE):
-                await self._rest(job, f"{SET_ASIDE_PREFIX} to be tried alone: the database could not record it")
+                await self._leave_to_others(
+                    job, f"{SET_ASIDE_PREFIX} to be tried alone: the database could not record it"
+                )
             else:
                 self._waits.pop(job, None)
                 await asyncio.shield(self._work.begin(job))
@@ -229,11 +231,11 @@ class RedeliveryScheduler:
             return False
         return True
 
-    async def _rest(self, job: CommandDelivery, why: str) -> None:
+    async def _leave_to_others(self, job: CommandDelivery, reason: str) -> None:
         """Leaves it to a less busy worker: here it would block all others for as long as the running ones last."""
-        self._rest_until = clock.monotonic() + ALONE_COOLDOWN_S
-        self._hindered = self._work.beside(job)
-        await self._aside(job, why, alone=True)
+        self._paused_until = clock.monotonic() + ALONE_COOLDOWN_S
+        self._blocking = self._work.beside(job)
+        await self._set_aside(job, reason, alone=True)
         self._waits.pop(job, None)
 
     def _hold(self, job: CommandDelivery) -> None:
@@ -246,5 +248,5 @@ class RedeliveryScheduler:
     async def _put_back(self, job: CommandDelivery) -> None:
         await asyncio.sleep(ALONE_HOLD_S)
         await self._crashes.note(job, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
-        await self._desk.set_aside([job], alone=True)
+        await self._in_flight.set_aside([job], alone=True)
         self._waits.pop(job, None)

@@ -129,9 +129,9 @@ async def test_cut_connections_lose_their_exclusive_queues_and_give_back_their_m
     await channel.default_exchange.publish(aio_pika.Message(b"1"), "q")
     assert await queue.get() is not None
     assert server.queue_depths() == {"q": 0, "mine": 0}
-    assert server.cut_all_connections() == 1
+    assert server.drop_all_connections() == 1
     await eventually(lambda: server.queue_depths() == {"q": 1}, deadline=5)
-    assert server.cut_all_connections() == 0
+    assert server.drop_all_connections() == 0
 
 
 async def test_virtual_hosts_do_not_see_each_other(server: EmbeddedBroker, connect: Connect) -> None:

@@ -21,7 +21,7 @@ def loop() -> Iterator[VirtualLoop]:
     made = VirtualLoop()
     with clock.use(VirtualClock(made, Random(1))):
         yield made
-        made.bury()
+        made.discard()
     made.close()
     asyncio.set_event_loop(None)
 

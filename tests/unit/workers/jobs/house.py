@@ -51,7 +51,7 @@ def dispatch(handler: str, number: int = 1, **changes: Any) -> bytes:
 
 async def believed(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
     """What the database would say if it owed whatever comes."""
-    return [CurrentDispatch(one.order) for one in asked]
+    return [CurrentDispatch(one.dispatch) for one in asked]
 
 
 class House:
@@ -63,8 +63,8 @@ class House:
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.look: StateLookup = believed
-        self.server = MemoryServer(Random(1), pace=lambda: 0.001)
-        self.server.taps.append(self)
+        self.server = MemoryServer(Random(1), delay=lambda: 0.001)
+        self.server.observers.append(self)
         self.said: list[dict[str, Any]] = []
         self.headers: list[dict[str, str | int]] = []
         self.beats: list[tuple[float, dict[str, Any]]] = []
@@ -94,9 +94,9 @@ class House:
             queues,
             self.look,
             worker_id=worker_id,
-            places=places,
+            slots=places,
             stop_timeout=stop_timeout,
-            beat=10.0,
+            heartbeat_s=10.0,
         )
         await self.broker.start()
         await self.runner.start()
@@ -133,7 +133,7 @@ class House:
         fields = {"jobId": f"j-{number}", "historyId": f"h-{number}", "reason": reason, **changes}
         other = MemoryBroker(self.server)
         await other.start()
-        await other.wait_up()
+        await other.wait_connected()
         await other.publish([Outgoing(JOB_CANCEL, f"j-{number}", dump(fields), "m")])
         await other.stop()
 

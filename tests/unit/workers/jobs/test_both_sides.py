@@ -64,7 +64,7 @@ def test_a_coordinator_reads_a_beat(house: House) -> None:
         sent = house.beats[-1][1]
         said_at = datetime.fromisoformat(sent["timestamp"])
         heard = messages.WorkerHeartbeat("worker-1", ("h-1",), ("default",), 1, said_at=said_at)
-        assert messages.read_beat(dump(sent)) == heard
+        assert messages.read_heartbeat(dump(sent)) == heard
 
     house.play(days())
 

@@ -86,7 +86,7 @@ def test_many_words_are_in_flight_at_once(house: House) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_words_outlive_cuts_and_outages_in_order(house: House, seed: int) -> None:
     dice = Random(seed)
-    house.server.pace = lambda: dice.uniform(0.001, 0.02)
+    house.server.delay = lambda: dice.uniform(0.001, 0.02)
     talk = Talker(400)
 
     async def slowly(context: JobContext) -> None:
@@ -104,7 +104,7 @@ def test_words_outlive_cuts_and_outages_in_order(house: House, seed: int) -> Non
                 await elapse(dice.uniform(0, 20))
                 house.server.start()
             else:
-                house.broker.cut(dice.uniform(0, 0.5), dice.uniform(0, 0.5))
+                house.broker.drop_connections(dice.uniform(0, 0.5), dice.uniform(0, 0.5))
         await house.ended()
         assert list(dict.fromkeys(house.messages())) == [f"line {number}" for number in range(400)]
         in_order(house)
@@ -178,9 +178,9 @@ def test_channels_whose_declaration_was_cut_short_count_as_made_anew(
         broker.judge = lambda message: missing.pop() if missing else Published(Outcome.CONFIRMED)
         feed = ReportBuffer(broker, Topology())
         feed.end(word())
-        assert not feed.remade
+        assert not feed.channels_redeclared
         await feed.run()
-        assert feed.remade
+        assert feed.channels_redeclared
 
     loop.run_until_complete(days())
 
@@ -284,8 +284,8 @@ def test_progress_takes_little_room_while_the_broker_is_away(house: House) -> No
         await house.says("RUNNING")
         house.server.raise_alarm("disk")
         await house.later(100.0)
-        (attempt,) = house.runner._parts.floor.attempts.values()  # type: ignore[union-attr]
-        assert len(attempt._feed._waiting) <= feeds.PROGRESS_BACKLOG_LIMIT
+        (attempt,) = house.runner._parts.job_slots.attempts.values()  # type: ignore[union-attr]
+        assert len(attempt._report_buffer._waiting) <= feeds.PROGRESS_BACKLOG_LIMIT
         house.server.clear_alarm()
         await house.ended(within=900.0)
 

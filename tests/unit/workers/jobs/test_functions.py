@@ -91,7 +91,7 @@ def test_jobs_and_commands_have_places_of_their_own(folder: Path) -> None:
     worker = made([], [], worker={"concurrency": 3, "stop_timeout": 7}, jobs={"beat": 4, "silent": 20})
     runner = worker.jobs
     assert runner is not None
-    assert (runner._places, runner._stop_timeout, runner._beat, runner.worker_id) == (3, 7.0, 4.0, "w-1")
+    assert (runner._slot_count, runner._stop_timeout, runner._heartbeat_s, runner.worker_id) == (3, 7.0, 4.0, "w-1")
     assert worker._settings.concurrency == 3
 
 

@@ -66,7 +66,11 @@ def waiting(house: House) -> int:
 def test_what_is_owed_comes_as_the_row_has_it() -> None:
     found = judge(asked(payload={"of": "a stranger"}, timeoutMs=1, correlationId="x"), JOB, {}, "me", SINCE)
     assert isinstance(found, CurrentDispatch)
-    assert (found.order.payload, found.order.timeout_ms, found.order.correlation_id) == (JOB.payload, 5000, "c-row")
+    assert (found.dispatch.payload, found.dispatch.timeout_ms, found.dispatch.correlation_id) == (
+        JOB.payload,
+        5000,
+        "c-row",
+    )
     assert found.cancelled is None
     running = replace(JOB, state=RUNNING, worker_id="me", cancel_reason="enough")
     assert cast(CurrentDispatch, judge(asked(), running, {}, "me", SINCE)).cancelled == "enough"
@@ -136,7 +140,7 @@ def test_one_that_is_held_elsewhere_waits_for_the_next_beat(
         return None
 
     async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
-        said.append(DispatchHeldElsewhere(LATELY) if len(said) < 4 else then or CurrentDispatch(asked[0].order))
+        said.append(DispatchHeldElsewhere(LATELY) if len(said) < 4 else then or CurrentDispatch(asked[0].dispatch))
         return [said[-1]]
 
     async def days() -> None:
@@ -229,7 +233,7 @@ def test_a_row_that_is_visible_a_little_later_is_waited_for(house: House) -> Non
 
     async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
         looks.append(len(asked))
-        return [UnknownDispatch("unknown-job") if len(looks) < 4 else CurrentDispatch(one.order) for one in asked]
+        return [UnknownDispatch("unknown-job") if len(looks) < 4 else CurrentDispatch(one.dispatch) for one in asked]
 
     async def days() -> None:
         house.look = look
@@ -246,7 +250,7 @@ def test_one_that_was_cancelled_ends_without_its_work(house: House) -> None:
         raise AssertionError("nothing runs")
 
     async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
-        return [CurrentDispatch(one.order, "enough") for one in asked]
+        return [CurrentDispatch(one.dispatch, "enough") for one in asked]
 
     async def days() -> None:
         house.look = look
@@ -325,7 +329,7 @@ def test_what_is_kept_for_a_place_is_named_by_beats_and_looked_at_again_before_i
         await gate.wait()
 
     async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
-        return [StaleDispatch() if one.order.history_id in over else CurrentDispatch(one.order) for one in asked]
+        return [StaleDispatch() if one.dispatch.history_id in over else CurrentDispatch(one.dispatch) for one in asked]
 
     def named() -> set[str]:
         return {one["historyId"] for one in house.beats[-1][1]["jobs"]}

@@ -308,7 +308,7 @@ def test_a_dispatch_that_went_back_before_it_was_acknowledged_is_begun_by_whoeve
         house.server.raise_alarm("disk")
         house.send("gate")
         await house.later(3.0)
-        await house.runner._parts.floor._consumer.reopen()  # type: ignore[union-attr]
+        await house.runner._parts.job_slots._consumer.reopen()  # type: ignore[union-attr]
         await house.later(3.0)
         house.server.clear_alarm()
         await house.ended()
@@ -326,14 +326,14 @@ def test_a_dispatch_that_another_worker_has_got_meanwhile_is_not_begun(house: Ho
         house.send("gate")
         await house.later(3.0)
         assert runner._parts is not None
-        consumer = runner._parts.floor._consumer
+        consumer = runner._parts.job_slots._consumer
         await consumer.pause()
         await consumer.reopen()
         await house.open(worker_id="worker-2", gate=second, beats=False)
         house.server.clear_alarm()
         await second.has_begun(1)
         await house.later(3.0)
-        assert (first.begun, runner.counts.lost, runner._parts.floor.attempts) == ([], 1, {})
+        assert (first.begun, runner.counts.lost, runner._parts.job_slots.attempts) == ([], 1, {})
         second.open.set()
         await house.ended()
         assert house.last()["workerId"] == "worker-2"
@@ -410,7 +410,7 @@ def test_a_worker_beats_at_once_when_the_broker_is_back(house: House, away: floa
         await house.later(away)
         house.server.start()
         back = house.loop.time()
-        await house.broker.wait_up()
+        await house.broker.wait_connected()
         await eventually(lambda: house.beats[-1][0] > back, deadline=6.0)
 
     house.play(days())
@@ -423,7 +423,7 @@ def test_a_worker_that_dies_beats_no_more_and_its_job_is_nobodys(house: House) -
         await process.spawn(house.open(gate=gate))
         house.send("gate")
         await gate.has_begun(1)
-        process.on_death.append(house.broker.sever)
+        process.on_death.append(house.broker.disconnect)
         process.kill()
         seen = len(house.beats)
         await house.later(60.0)
@@ -620,7 +620,7 @@ def test_jobs_leave_nothing_behind(house: House) -> None:
         await eventually(lambda: tasks() == before, deadline=5.0)
         parts = house.runner._parts
         assert parts is not None
-        assert (parts.floor.attempts, parts.floor._tasks, parts.floor._kept) == ({}, set(), [])
+        assert (parts.job_slots.attempts, parts.job_slots._tasks, parts.job_slots._kept) == ({}, set(), [])
 
     house.play(days())
 
@@ -648,9 +648,9 @@ def test_a_worker_without_jobs_or_with_a_queue_that_cannot_be_is_refused(house: 
                 ["x"],
                 believed,
                 worker_id="w",
-                places=1,
+                slots=1,
                 stop_timeout=1,
-                beat=1,
+                heartbeat_s=1,
             )
         with pytest.raises(ConfigError, match=r"'a b' cannot be a job queue"):
             await house.open(["a b"], echo=echo)

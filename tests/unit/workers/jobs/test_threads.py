@@ -37,7 +37,7 @@ class Bench:
         """Begins the job `work`, which is done by `function`."""
         table = JobTable([JobFunction("work", "default", function, grace)])
         self.runner = JobRunner(
-            self.broker, table, [], believed, worker_id="w", places=places, stop_timeout=0.1, beat=10.0
+            self.broker, table, [], believed, worker_id="w", slots=places, stop_timeout=0.1, heartbeat_s=10.0
         )
         await self.runner.start()
         self.send()
