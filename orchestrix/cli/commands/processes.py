@@ -239,7 +239,7 @@ def _warn_of_short_secrets(settings: Settings) -> None:
     ]
     if short:
         log.warning(
-            "secrets shorter than %d characters can be guessed: use longer ones for %s",
+            "secrets that are shorter than %d can be guessed: use longer ones for %s",
             SECRET_RECOMMENDED_CHARS,
             ", ".join(short),
         )
