@@ -19,7 +19,7 @@ from orchestrix.saga.definition import (
     Saga,
     Step,
 )
-from orchestrix.saga.state import Instance, StateChange
+from orchestrix.saga.state import ORCHESTRATOR, Instance, StateChange
 
 _UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED, FAILED)
 
@@ -45,15 +45,15 @@ def events(saga: Saga, changes: Iterable[StateChange]) -> Iterator[MessageHistor
 
 def _type_by_move(saga: Saga, change: StateChange, text: Container[str]) -> str | None:
     """The type of the event behind a row that an earlier release has written, where the move shows it."""
+    step = saga.step_in(change.from_state or "")
+    if change.kind is None and step and change.to_state == step.then and change.actor == ORCHESTRATOR:
+        return step.event
     if change.caused_by is None or change.caused_by in text:
         return None
     if change.kind is not None:
         undone = saga.step(change.step or "") if change.kind == STEP_UNDONE else None
         return undone.undo.event if undone is not None and isinstance(undone.undo, Compensation) else None
-    step = saga.step_in(change.from_state or "")
-    if step is not None:
-        return step.event if change.to_state == step.then else STEP_FAILED
-    return STEP_FAILED if change.to_state == COMPENSATION_FAILED else None
+    return STEP_FAILED if step is not None or change.to_state == COMPENSATION_FAILED else None
 
 
 def commands(saga: Saga, instance: Instance, changes: Sequence[StateChange]) -> list[MessageHistory]:

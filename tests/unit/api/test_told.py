@@ -174,6 +174,12 @@ def test_rows_of_an_earlier_release_show_the_events_that_their_moves_show() -> N
     assert run.sent == [DO, DO, THEN, UNDO]
 
 
+def test_a_success_without_an_id_and_a_skip_in_rows_of_an_earlier_release() -> None:
+    run = by_an_earlier_release(Run().hears("evt.gitRepoCreated").asked(SagaAction.SKIP))
+    run.changes = [replace(change, caused_by=None) for change in run.changes]
+    assert run.heard == [("evt.gitRepoCreated", None)]
+
+
 def test_rows_of_an_earlier_release_before_those_of_this_one() -> None:
     run = by_an_earlier_release(Run().hears("evt.gitRepoCreated").asked(SagaAction.PAUSE).fails(retryable=True))
     run.asked(SagaAction.RESUME)
