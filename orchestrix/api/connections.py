@@ -122,7 +122,7 @@ class HttpConnection(H11Protocol):
             return super().shutdown()
         return self.transport.close()
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Ends the connection if its time is over."""
         limits = self.room.limits
         if self.transport.is_closing():
@@ -206,7 +206,7 @@ class Server(uvicorn.Server):
             now = clock.monotonic()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, HttpConnection):
-                    connection.look(now)
+                    connection.check(now)
         return await super().on_tick(counter)
 
 

@@ -114,7 +114,7 @@ def ended(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def said(error: Exception) -> str:
+def as_sentence(error: Exception) -> str:
     """The error's own text as a sentence."""
     text = str(error)
     return ended(f"{text[:1].upper()}{text[1:]}")
@@ -220,7 +220,7 @@ async def _validation(request: Request, error: Exception) -> Response:
 
 
 async def _absent(request: Request, error: Exception) -> Response:
-    return Problem("not_found", said(error)).response()
+    return Problem("not_found", as_sentence(error)).response()
 
 
 def _unavailable(phase: str | None) -> Response:

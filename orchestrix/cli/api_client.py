@@ -96,7 +96,7 @@ class ApiClient:
         """One page of a list: `items` and `nextCursor`."""
         found = self.get(path, query)
         if not isinstance(found, dict) or not isinstance(found.get("items"), list):
-            raise self._stranger()
+            raise self._not_our_api()
         return found
 
     def instance(self, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = 0.0) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class ApiClient:
     def instance_of(self, found: Any) -> dict[str, Any]:
         """`found`, which is to be a saga instance."""
         if not isinstance(found, dict) or not {"id", "state", "version", "createdAt"} <= found.keys():
-            raise self._stranger()
+            raise self._not_our_api()
         return found
 
     @contextmanager
@@ -220,14 +220,14 @@ class ApiClient:
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as wrong:
-            raise self._stranger() from wrong
+            raise self._not_our_api() from wrong
 
     def _object(self, found: Any) -> dict[str, Any]:
         if not isinstance(found, dict):
-            raise self._stranger()
+            raise self._not_our_api()
         return found
 
-    def _stranger(self) -> ConfigError:
+    def _not_our_api(self) -> ConfigError:
         return ConfigError(f"{self.url} answers, but not like an Orchestrix API: check --api and ORCHESTRIX_API_URL")
 
     def _refuse(self, method: str, status: int, content: bytes, response: http.client.HTTPResponse) -> None:
@@ -238,7 +238,7 @@ class ApiClient:
         if not isinstance(problem, dict) or not {"title", "detail"} & problem.keys():
             if status in (502, 503, 504):
                 raise self._not_ready(method, status)
-            raise self._stranger()
+            raise self._not_our_api()
         text = sentence(problem, status, self._flags, response.getheader("Retry-After")) + self._hint(status)
         if problem.get("code") == "already_exists" and isinstance(problem.get("existing"), str):
             raise AlreadyExists(text, problem["existing"])

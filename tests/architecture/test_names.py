@@ -78,7 +78,6 @@ FORMER_OF_CODE: Final = (FORMER - {"cast", "holding"}) | frozenset(
         "halt",
         "hear",
         "heed",
-        "hindered",
         "hopeless",
         "hurry",
         "insist",
@@ -130,7 +129,7 @@ FORMER_OF_CODE: Final = (FORMER - {"cast", "holding"}) | frozenset(
 )
 """The same for functions, methods, parameters and attributes: they say `notify`, `publish`, `poll`, `problem`."""
 
-PLAIN: Final = ("dead_letter", "deadLetter", "set_aside", "said_at")
+PLAIN: Final = ("dead_letter", "deadLetter", "hindered", "set_aside", "said_at")
 """Terms that hold such a word: the field's own, plain English, or a column's."""
 
 

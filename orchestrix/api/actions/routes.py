@@ -25,7 +25,7 @@ from orchestrix.api.instances.kinds import InstanceKind, InstanceRef, KindOf, on
 from orchestrix.api.instances.models import ChangeBody, PreviewBase
 from orchestrix.api.instances.reads import shown
 from orchestrix.api.operations import Call, Handler, Operations
-from orchestrix.api.problems import Problem, invalid_body, not_found, said
+from orchestrix.api.problems import Problem, as_sentence, invalid_body, not_found
 from orchestrix.api.validation_errors import UNSEEN, wrong_fields
 from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, RequiredReason, reason_of
 from orchestrix.engine.actions import Action, ActionResult, VersionMismatch
@@ -174,7 +174,7 @@ def _refusal(verb: SagaAction, error: Exception, ref: InstanceRef) -> Problem | 
         case NotFound():
             return not_found(f"{ref.kind.saga.name} {ref.id}")
         case ActionNotAllowed():
-            return Problem("illegal_transition", said(error), allowed=[verb.value for verb in error.allowed])
+            return Problem("illegal_transition", as_sentence(error), allowed=[verb.value for verb in error.allowed])
         case VersionMismatch():
             return moved_on(error.current)
         case InvalidActionError():

@@ -7,7 +7,7 @@ from typing import Final
 
 from orchestrix.api.cluster.models import ClusterBody, HandoverBody, LeaseBody, NodeBody, WorkerBody, WorkerList
 from orchestrix.api.operations import Call, Operations
-from orchestrix.api.problems import Problem, said
+from orchestrix.api.problems import Problem, as_sentence
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import leases, nodes
 
@@ -19,7 +19,7 @@ SHOWN_S: Final = 600.0
 
 
 def _refusal(error: Exception, node: object) -> Problem | None:
-    return Problem("illegal_transition", said(error), allowed=[]) if isinstance(error, ConflictError) else None
+    return Problem("illegal_transition", as_sentence(error), allowed=[]) if isinstance(error, ConflictError) else None
 
 
 operations = Operations("cluster", refusal=_refusal)

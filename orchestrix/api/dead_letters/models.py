@@ -89,9 +89,9 @@ class DeadLetterSummary(Answer):
     edited_at: OptionalTime
 
     @classmethod
-    def made(cls, letter: DeadLetter, **more: Any) -> Self:
-        """The letter, with what `more` says of it."""
-        return cls.of(letter, deliveries=letter.deliveries or None, **more)
+    def made(cls, dead_letter: DeadLetter, **more: Any) -> Self:
+        """The dead letter, with what `more` says of it."""
+        return cls.of(dead_letter, deliveries=dead_letter.deliveries or None, **more)
 
 
 class DeadLetterBody(DeadLetterSummary):
@@ -106,10 +106,10 @@ class DeadLetterBody(DeadLetterSummary):
     headers: dict[str, Any]
 
     @classmethod
-    def whole(cls, letter: DeadLetter) -> Self:
-        """The letter with its body."""
-        encoding, body = _shown(letter.body)
-        return cls.made(letter, body_encoding=encoding, body=body)
+    def whole(cls, dead_letter: DeadLetter) -> Self:
+        """The dead letter with its body."""
+        encoding, body = _shown(dead_letter.body)
+        return cls.made(dead_letter, body_encoding=encoding, body=body)
 
 
 def _shown(body: bytes | None) -> tuple[str | None, Any]:

@@ -24,7 +24,7 @@ from orchestrix.api.dead_letters.models import (
 from orchestrix.api.headers import IDEMPOTENCY_KEY
 from orchestrix.api.idempotency import repeated
 from orchestrix.api.operations import Call, Operations
-from orchestrix.api.problems import Problem, ended, invalid_body, not_found, said
+from orchestrix.api.problems import Problem, as_sentence, ended, invalid_body, not_found
 from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, reason_of
 from orchestrix.dead_letters.service import (
     DeadLetter,
@@ -55,7 +55,7 @@ def _refusal(error: Exception, wanted: object) -> Problem | None:
         case NotSendable():
             return Problem("illegal_transition", ended(f"It cannot be sent: {error}"), allowed=["edit", "drop"])
         case ConflictError():
-            return Problem("illegal_transition", said(error), allowed=["drop"])
+            return Problem("illegal_transition", as_sentence(error), allowed=["drop"])
         case Invalid():
             return invalid_body([{"pointer": "/body", "detail": str(error)}])
         case _:
@@ -65,7 +65,7 @@ def _refusal(error: Exception, wanted: object) -> Problem | None:
 operations = Operations("control", refusal=_refusal)
 
 
-def letter_id(call: Call) -> str:
+def dead_letter_id(call: Call) -> str:
     """The id in the path; raises `Problem` 404 for what no letter can have."""
     text = call.path("letter")
     try:
@@ -120,7 +120,7 @@ def _counted(done: RedriveResult, *, dry_run: bool = False) -> RedrivenBody:
     return RedrivenBody.of(done, dry_run=dry_run, refused=refused)
 
 
-@operations.get(ONE, of=letter_id)
+@operations.get(ONE, of=dead_letter_id)
 async def get_dead_letter(call: Call, wanted: str) -> DeadLetterBody:
     """Show a dead letter.
 
@@ -133,7 +133,7 @@ async def get_dead_letter(call: Call, wanted: str) -> DeadLetterBody:
     return DeadLetterBody.whole(found)
 
 
-@operations.patch(ONE, of=letter_id, problems=("illegal_transition",), **KEYED)
+@operations.patch(ONE, of=dead_letter_id, problems=("illegal_transition",), **KEYED)
 async def edit_dead_letter(call: Call, wanted: str, edit: EditLetter) -> DeadLetterBody | Response:
     """Edit the body of a dead letter.
 
@@ -142,7 +142,7 @@ async def edit_dead_letter(call: Call, wanted: str, edit: EditLetter) -> DeadLet
     return await _act(call, Edit(wanted, DeadLetterRequester(call.actor, edit.reason), edit.content()))
 
 
-@operations.post(f"{ONE}/redrive", of=letter_id, problems=("illegal_transition",), **KEYED)
+@operations.post(f"{ONE}/redrive", of=dead_letter_id, problems=("illegal_transition",), **KEYED)
 async def redrive_dead_letter(call: Call, wanted: str, why: OptionalReason) -> DeadLetterBody | Response:
     """Send a dead letter again.
 
@@ -151,7 +151,7 @@ async def redrive_dead_letter(call: Call, wanted: str, why: OptionalReason) -> D
     return await _act(call, Redrive(wanted, DeadLetterRequester(call.actor, why.reason or NO_REASON)))
 
 
-@operations.delete(ONE, of=letter_id, **KEYED)
+@operations.delete(ONE, of=dead_letter_id, **KEYED)
 async def drop_dead_letter(
     call: Call, wanted: str, query: ReasonQuery, why: OptionalReason
 ) -> DeadLetterBody | Response:

@@ -25,11 +25,11 @@ _UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED, FAILED)
 
 
 class MessageHistory(NamedTuple):
-    """A message, by the row that speaks of it. `said` is what a failure said."""
+    """A message, by the row that speaks of it. `detail` is the text of a failure."""
 
     type: str
     change: StateChange
-    said: str | None = None
+    detail: str | None = None
 
 
 def events(saga: Saga, changes: Iterable[StateChange]) -> Iterator[MessageHistory]:
@@ -63,7 +63,7 @@ def commands(saga: Saga, instance: Instance, changes: Sequence[StateChange]) -> 
     undos: list[_Undo] = []
     for change in changes:
         if undos and not undos[-1].over:
-            undos[-1].hear(saga, change)
+            undos[-1].apply(saga, change)
         if change.command_id is None or change.command_id in seen:
             continue
         seen.add(change.command_id)
@@ -85,7 +85,7 @@ class _Undo:
     step: Step | None = None
     over: bool = False
 
-    def hear(self, saga: Saga, change: StateChange) -> None:
+    def apply(self, saga: Saga, change: StateChange) -> None:
         """Takes from the row whether it is over."""
         skipped = change.from_state == COMPENSATION_FAILED and change.kind == SagaAction.SKIP.value
         if change.step is not None:

@@ -72,7 +72,7 @@ def _later(instance: Instance) -> str | None:
 def _accepted(text: MessageHistory) -> MessageBody:
     change = text.change
     return _message(
-        "event", text.type, change.caused_by, "accepted", change.at, version=change.version, reason=text.said
+        "event", text.type, change.caused_by, "accepted", change.at, version=change.version, reason=text.detail
     )
 
 

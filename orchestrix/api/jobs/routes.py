@@ -32,7 +32,7 @@ from orchestrix.api.jobs.models import (
     NewJob,
 )
 from orchestrix.api.operations import Call, Operations
-from orchestrix.api.problems import Problem, bad_parameter, not_found, said
+from orchestrix.api.problems import Problem, as_sentence, bad_parameter, not_found
 from orchestrix.api.values import RequiredReason, milliseconds
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain.job_diagnosis import may_wait, waits_for
@@ -50,7 +50,7 @@ ONE: Final = "/jobs/{job}"
 
 
 def _refusal(error: Exception, wanted: object) -> Problem | None:
-    return Problem("illegal_transition", said(error), allowed=[]) if isinstance(error, ConflictError) else None
+    return Problem("illegal_transition", as_sentence(error), allowed=[]) if isinstance(error, ConflictError) else None
 
 
 operations = Operations("jobs", refusal=_refusal)

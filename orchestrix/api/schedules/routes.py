@@ -10,7 +10,7 @@ from orchestrix.api import pagination
 from orchestrix.api.headers import IF_MATCH, IF_NONE_MATCH, if_match, moved_on
 from orchestrix.api.jobs.models import JobBody
 from orchestrix.api.operations import Call, Operations
-from orchestrix.api.problems import Problem, invalid_body, not_found, said
+from orchestrix.api.problems import Problem, as_sentence, invalid_body, not_found
 from orchestrix.api.query import Paging, Query, read_whole
 from orchestrix.api.schedules.models import (
     BackfilledBody,
@@ -46,11 +46,11 @@ def _refusal(error: Exception, key: Any) -> Problem | None:
         case InvalidSchedule():
             return invalid_body([{"pointer": f"/{name}", "detail": what} for name, what in error.faults])
         case ScheduleNameTaken():
-            return Problem("already_exists", said(error), existing=f"/schedules/{error.id}")
+            return Problem("already_exists", as_sentence(error), existing=f"/schedules/{error.id}")
         case ScheduleVersionMismatch():
             return moved_on(error.current)
         case ScheduleBusy():
-            return Problem("illegal_transition", said(error))
+            return Problem("illegal_transition", as_sentence(error))
         case _:
             return None
 

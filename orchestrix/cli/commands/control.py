@@ -11,7 +11,7 @@ from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.api_request import answer, api_of, body_of, headers_of, query_of
 from orchestrix.cli.display.confirmation import confirmed
-from orchestrix.cli.display.views import Look, look_of, print_document, print_rows, shown
+from orchestrix.cli.display.views import DisplayOptions, display_options, print_document, print_rows, shown
 from orchestrix.cli.instance_names import APP, id_of, is_id
 from orchestrix.cli.node_phase import phase
 from orchestrix.cli.syntax.declarations import columns
@@ -68,8 +68,8 @@ def edit(arguments: argparse.Namespace) -> int:
     return shown(arguments, answer(arguments))
 
 
-def letters(arguments: argparse.Namespace) -> int:
-    """`dlq list`: one page; of those with a key, all pages, for the API does not look for keys."""
+def list_dead_letters(arguments: argparse.Namespace) -> int:
+    """`dlq list`: one page; of those with a key, all pages, for the API does not filter by key."""
     _resolve(arguments)
     if arguments.key is None:
         return shown(arguments, answer(arguments))
@@ -159,7 +159,7 @@ def cluster_status(arguments: argparse.Namespace) -> int:
     leader = found.get("leader")
     why = None if leader else phase(api_of(arguments))
     if arguments.output != "json":
-        _print(found, leader or (f"nobody (this node is {why})" if why else "nobody"), look_of(arguments))
+        _print(found, leader or (f"nobody (this node is {why})" if why else "nobody"), display_options(arguments))
     else:
         output.print_json(found)
         if why:
@@ -167,11 +167,11 @@ def cluster_status(arguments: argparse.Namespace) -> int:
     return exit_codes.OK if leader else exit_codes.FAILED
 
 
-def _print(found: dict[str, Any], leader: str, look: Look) -> None:
+def _print(found: dict[str, Any], leader: str, options: DisplayOptions) -> None:
     lease = found.get("lease") or {}
     head = {"leader": leader, "term": found.get("term"), "mode": found.get("mode"), "lease until": lease.get("until")}
-    print_document(head, look)
+    print_document(head, options)
     for name, view in _CLUSTER.items():
         if rows := found.get(name):
             print()
-            print_rows(view, rows, look)
+            print_rows(view, rows, options)

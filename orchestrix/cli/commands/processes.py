@@ -38,19 +38,19 @@ _BROKER_LOG = logging.getLogger("orchestrix.broker.embedded.server")
 _BROKER_NOTE = "the embedded broker is for development only: its messages are lost when it stops"
 
 
-def _said_by_the_banner(record: logging.LogRecord) -> bool:
+def _is_shown_by_banner(record: logging.LogRecord) -> bool:
     """False for the embedded broker's warning that it is for development."""
     return record.levelno != logging.WARNING
 
 
 def dev(arguments: argparse.Namespace) -> int:
     """`dev`: everything in this process, until SIGINT or SIGTERM; Ctrl-C before it is ready is no error either."""
-    _BROKER_LOG.addFilter(_said_by_the_banner)
+    _BROKER_LOG.addFilter(_is_shown_by_banner)
     try:
         with suppress(KeyboardInterrupt):
             _dev(arguments)
     finally:
-        _BROKER_LOG.removeFilter(_said_by_the_banner)
+        _BROKER_LOG.removeFilter(_is_shown_by_banner)
     with suppress(BrokenPipeError):
         print("Stopped. What is not finished goes on at the next start.", flush=True)
     return exit_codes.OK

@@ -1,4 +1,4 @@
-"""Views: how the answers of the API look in a terminal."""
+"""Views: how the answers of the API options in a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFINITIONS: Final = columns("saga version starts=NEW_ONES live=LIVE states=BY_
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
-class Look(NamedTuple):
+class DisplayOptions(NamedTuple):
     """How values are shown: all of them and as they came if `wide`; times as ages, or in UTC."""
 
     wide: bool
@@ -31,50 +31,52 @@ class Look(NamedTuple):
         return None if self.wide else output.terminal_columns()
 
 
-def look_of(arguments: argparse.Namespace) -> Look:
+def display_options(arguments: argparse.Namespace) -> DisplayOptions:
     """As the command's options say."""
-    return Look(arguments.output == "wide", getattr(arguments, "utc", False), clock.now())
+    return DisplayOptions(arguments.output == "wide", getattr(arguments, "utc", False), clock.now())
 
 
 def shown(arguments: argparse.Namespace, found: Document) -> int:
     """Shows an answer as the command declares it, or as JSON."""
-    view, look = arguments.declared.view, look_of(arguments)
+    view, options = arguments.declared.view, display_options(arguments)
     if arguments.output == "json":
         output.print_json(found)
     elif isinstance(view, str):
-        globals()[view](found, look)
+        globals()[view](found, options)
     elif view is None:
-        print_document(found, look)
+        print_document(found, options)
     else:
-        print_items(view, found, look)
+        print_items(view, found, options)
     return exit_codes.OK
 
 
-def print_items(view: Columns, found: Document, look: Look) -> None:
+def print_items(view: Columns, found: Document, options: DisplayOptions) -> None:
     """A page of a list."""
     if view == columns("*"):
         names = dict.fromkeys(name for item in found["items"] for name in item)
         view = tuple(Column((name,), title(name)) for name in names)
-    print_rows(view, found["items"], look)
+    print_rows(view, found["items"], options)
     if found.get("nextCursor"):
         exit_codes.warn(f"there are more: the same command with --cursor {found['nextCursor']}", "note")
 
 
-def print_rows(view: Columns, rows: Sequence[Document], look: Look, indent: int = 0) -> None:
+def print_rows(view: Columns, rows: Sequence[Document], options: DisplayOptions, indent: int = 0) -> None:
     """A table of the documents, or the word that there are none."""
     if not rows:
         return print("none")
     seen = [
-        one for one in view if (look.wide or not one.wide) and (not one.perhaps or any(_of(row, one) for row in rows))
+        one
+        for one in view
+        if (options.wide or not one.wide) and (not one.perhaps or any(_of(row, one) for row in rows))
     ]
-    cells = [[text_of(_of(row, one), look) for one in seen] for row in rows]
-    room = None if look.columns is None else look.columns - indent
+    cells = [[text_of(_of(row, one), options) for one in seen] for row in rows]
+    room = None if options.columns is None else options.columns - indent
     lines = output.table([one.head for one in seen], cells, room)
     return print("\n".join(" " * indent + line for line in lines.splitlines()))
 
 
-def _is_shown(column: Column, rows: Sequence[Document], look: Look) -> bool:
-    return (look.wide or not column.wide) and (not column.perhaps or any(_of(row, column) for row in rows))
+def _is_shown(column: Column, rows: Sequence[Document], options: DisplayOptions) -> bool:
+    return (options.wide or not column.wide) and (not column.perhaps or any(_of(row, column) for row in rows))
 
 
 def _of(row: Document, column: Column) -> Any:
@@ -84,13 +86,13 @@ def _of(row: Document, column: Column) -> Any:
     return next((row[name] for name in column.fields if row.get(name) is not None), None)
 
 
-def text_of(value: Any, look: Look) -> Any:
+def text_of(value: Any, options: DisplayOptions) -> Any:
     """A value for a cell."""
-    if look.wide:
+    if options.wide:
         return value
     at = moment_of(value)
     if at is not None:
-        return utc(at) if look.utc else age(at, look.now)
+        return utc(at) if options.utc else age(at, options.now)
     if isinstance(value, dict) and value.keys() == {"percent"}:
         return f"{value['percent']} %"
     if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
@@ -98,43 +100,45 @@ def text_of(value: Any, look: Look) -> Any:
     return value
 
 
-def print_document(found: Document, look: Look) -> None:
+def print_document(found: Document, options: DisplayOptions) -> None:
     """One name and value a line, without those that are empty; lists of documents are tables below."""
     if isinstance(job := found.get("job"), dict):  # what a schedule starts
         found = {**found, **{f"job.{name}": value for name, value in job.items()}, "job": None}
-    kept = {name: value for name, value in found.items() if look.wide or value not in _EMPTY}
+    kept = {name: value for name, value in found.items() if options.wide or value not in _EMPTY}
     tables = {name: value for name, value in kept.items() if _is_table(value)}
-    output.print_fields({name: _field(value, look) for name, value in kept.items() if name not in tables})
+    output.print_fields({name: _field(value, options) for name, value in kept.items() if name not in tables})
     for name, rows in tables.items():
         print(f"{output.visible(name)}:")
         names = dict.fromkeys(field for row in rows for field in row)
-        print_rows(tuple(Column((one,), title(one), perhaps=not look.wide) for one in names), rows, look, indent=2)
+        print_rows(
+            tuple(Column((one,), title(one), perhaps=not options.wide) for one in names), rows, options, indent=2
+        )
 
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 
-def _field(value: Any, look: Look) -> Any:
+def _field(value: Any, options: DisplayOptions) -> Any:
     at = moment_of(value)
-    return text_of(value, look) if at is None or look.wide else f"{utc(at)} ({age(at, look.now)})"
+    return text_of(value, options) if at is None or options.wide else f"{utc(at)} ({age(at, options.now)})"
 
 
-def why(found: Document, look: Look) -> None:
+def why(found: Document, options: DisplayOptions) -> None:
     """Why something does not go on, and what helps."""
     titles = {"why": "sentence", "next": "nextAction", "code": "blocker", "since": "since", "until": "nextAt"}
-    print_document({name: found.get(field) for name, field in titles.items()}, look._replace(wide=False))
+    print_document({name: found.get(field) for name, field in titles.items()}, options._replace(wide=False))
 
 
-def changed(found: Document, look: Look) -> None:
+def changed(found: Document, options: DisplayOptions) -> None:
     """An instance after a verb, or what the verb would do."""
     if not found.get("dryRun"):
-        return print_document(found, look)
+        return print_document(found, options)
     rows = found.get("history") or []
     note = found.get("note") or "it is so already"
     print("Dry run, nothing changed. Would do:" if rows else f"Nothing would change: {output.visible(str(note))}")
     if rows:
-        print_rows(_HISTORY, rows, look)
+        print_rows(_HISTORY, rows, options)
     if undo := found.get("undo"):
         print(f"undo, in this order: {output.visible(', '.join(map(str, undo)))}")
     if command := found.get("command"):
@@ -142,7 +146,7 @@ def changed(found: Document, look: Look) -> None:
     return None
 
 
-def redispatched(found: Document, _: Look) -> None:
+def redispatched(found: Document, _: DisplayOptions) -> None:
     """How many commands were sent again, or would be."""
     count = output.cell(found.get("matched", found.get("redispatched")))
     if found.get("dryRun"):
@@ -151,7 +155,7 @@ def redispatched(found: Document, _: Look) -> None:
         print(f"commands sent again: {count}")
 
 
-def redriven(found: Document, look: Look) -> None:
+def redriven(found: Document, options: DisplayOptions) -> None:
     """How many dead letters were sent again or dropped, and which were not."""
     done = "redriven" if "redriven" in found else "dropped"
     words = {"redriven": "sent again", "dropped": "dropped"}
@@ -161,15 +165,15 @@ def redriven(found: Document, look: Look) -> None:
     else:
         print(f"{words[done]}: {output.cell(found.get(done))}")
     if refused := found.get("refused"):
-        print_rows(columns("id=REFUSED reason=WHY"), refused, look)
+        print_rows(columns("id=REFUSED reason=WHY"), refused, options)
 
 
-def backfilled(found: Document, look: Look) -> None:
+def backfilled(found: Document, options: DisplayOptions) -> None:
     """The due times that got a run, or would."""
     made = found.get("jobs") or []
     if dues := found.get("dueTimes"):
         rows = [{"due": due, "job": made[place] if place < len(made) else None} for place, due in enumerate(dues)]
-        print_rows(columns("due job"), rows, look._replace(utc=True))
+        print_rows(columns("due job"), rows, options._replace(utc=True))
     print(f"due times that had a run already: {output.cell(found.get('present'))}")
     if found.get("note"):
         print(output.visible(str(found["note"])))
@@ -177,12 +181,12 @@ def backfilled(found: Document, look: Look) -> None:
         print("Dry run, nothing changed.")
 
 
-def preview(found: Document, look: Look) -> None:
+def preview(found: Document, options: DisplayOptions) -> None:
     """When a schedule will be due."""
-    print_rows(columns("local dueAt beginsAt"), found["items"], look._replace(wide=True))
+    print_rows(columns("local dueAt beginsAt"), found["items"], options._replace(wide=True))
 
 
-def deleted(found: Document, _: Look) -> None:
+def deleted(found: Document, _: DisplayOptions) -> None:
     """What became of the runs of a deleted schedule."""
     print(f"{output.visible(str(found.get('name')))} is deleted: nothing is due any more")
     print(f"runs that no worker had begun, and that are cancelled: {output.cell(found.get('runsCancelled'))}")
@@ -190,7 +194,7 @@ def deleted(found: Document, _: Look) -> None:
     print(f"all of them: `orchestrix jobs list --schedule {output.visible(str(found.get('id')))}`")
 
 
-def definitions(found: Document, look: Look) -> None:
+def definitions(found: Document, options: DisplayOptions) -> None:
     """Every version of every saga, and what is live of it."""
     rows = [
         {
@@ -203,4 +207,4 @@ def definitions(found: Document, look: Look) -> None:
         for item in found.get("items", [])
         for version in item.get("versions", [])
     ]
-    print_rows(_DEFINITIONS, rows, look)
+    print_rows(_DEFINITIONS, rows, options)

@@ -16,7 +16,7 @@ from orchestrix.cli.api_request import api_at
 from orchestrix.cli.banner import database as shown
 from orchestrix.cli.doctor import database as database_checks
 from orchestrix.cli.doctor.jobs import examined, facts
-from orchestrix.cli.doctor.queues import deaths, letters, queues, timeout_bursts
+from orchestrix.cli.doctor.queues import dead_letters, deaths, queues, timeout_bursts
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
 from orchestrix.cli.doctor.rights import rights
 from orchestrix.cli.doctor.stuck import stuck
@@ -147,7 +147,7 @@ async def _database(settings: Settings, folder: Path) -> list[CheckResult]:
         if schema.status == FAIL:
             return [CheckResult(OK, "database", shown(url)), schema]
         found = [await database_checks.writes(database, shown(url)), schema]
-        for check in (database_checks.clock_of, database_checks.copy_of, timeout_bursts, letters, deaths):
+        for check in (database_checks.clock_of, database_checks.copy_of, timeout_bursts, dead_letters, deaths):
             found += await check(database)
         return found
     finally:
@@ -271,12 +271,12 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, list[Ch
         return None, [CheckResult(WARN if guessed else FAIL, "API", str(wrong))]
     if (phase := phase_of(health)) is not None:
         return health, [CheckResult(WARN, "API", f"{api.url} is {phase}: {'; '.join(reasons)}", WAIT)]
-    texts = _told_by(api, reasons, _reasons(health, healthy=True))
+    texts = _health_result(api, reasons, _reasons(health, healthy=True))
     more = _let_in(api)
     return health, more if texts.status == OK and any(one.what == "API" for one in more) else [texts, *more]
 
 
-def _told_by(api: ApiClient, reasons: list[str], noted: list[str]) -> CheckResult:
+def _health_result(api: ApiClient, reasons: list[str], noted: list[str]) -> CheckResult:
     if reasons:
         return CheckResult(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")
     return CheckResult(WARN, "API", f"{api.url}: {'; '.join(noted)}") if noted else CheckResult(OK, "API", api.url)

@@ -44,7 +44,7 @@ class JobFacts:
 
     open: int = 0
     held: int = 0
-    unbegun: dict[str, int] = field(default_factory=dict)
+    not_started: dict[str, int] = field(default_factory=dict)
     causes: dict[str, tuple[str, str]] = field(default_factory=dict)
     ended: Sequence[str] = ()
     lost: dict[str, int] = field(default_factory=dict)
@@ -112,7 +112,7 @@ def _compared(text: rabbitmq_management.DescriptorUsage, known: JobFacts, limit:
 async def _unread(known: JobFacts, broker: Broker, limit: int) -> list[CheckResult]:
     """A worker without a free slot, or that stops, reads no queue: only the heartbeats show who serves it."""
     found: list[CheckResult] = []
-    for queue, count in sorted(known.unbegun.items()):
+    for queue, count in sorted(known.not_started.items()):
         there = await broker.message_count(dispatch_queue(queue))
         if there is None or there[1] == 0:
             cause, fix = known.causes[queue]

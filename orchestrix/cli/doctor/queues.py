@@ -42,7 +42,7 @@ async def queues(broker: Broker, catalog: Catalog) -> list[CheckResult]:
     ]
 
 
-async def letters(database: Database) -> list[CheckResult]:
+async def dead_letters(database: Database) -> list[CheckResult]:
     """A warning for each queue of the dead letters that wait for a person, with their reasons. Raises `Unavailable`."""
     from orchestrix.persistence import dead_letters
 

@@ -62,7 +62,7 @@ DEAD_LETTERS: Final = CommandGroup("dlq", "dead letters: messages that could not
             (*_FILTERS, switch("--redriven", "also those that were sent again", "?redriven"), *PAGE),
             "GET /dead-letters",
             _LETTERS,
-            "commands.control:letters"),
+            "commands.control:list_dead_letters"),
     ShellCommand("show", "show one with its body", f"dlq show {_A_LETTER}", (_LETTER,), "GET /dead-letters/{id}"),
     ShellCommand("edit", "change the body of one", f"dlq edit {_A_LETTER} --file body.json", (_BODY, _LETTER, REASON),
             "PATCH /dead-letters/{id}", keyed=True),

@@ -3,106 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from orchestrix.broker.port import Broker
-from orchestrix.engine.broker_status import BrokerStatus, Counts, needed
+from orchestrix.engine.broker_status import BrokerStatus, needed
 from orchestrix.engine.explain import worker_crash
 from orchestrix.engine.explain.explanation import SagaExplanation
-from orchestrix.engine.explain.job import AwaitedJob, describe, work_of
-from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, OperatorEnding, end_of, wait_of
+from orchestrix.engine.explain.facts import SagaFacts
+from orchestrix.engine.explain.job import describe, work_of
+from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, end_of, wait_of
 from orchestrix.engine.explain.pause import by_blocker, in_flight_note
 from orchestrix.engine.explain.unusable_answer import unusable_answer
-from orchestrix.engine.explain.workers import UnconsumedQueues, queued_behind_others, without_action
+from orchestrix.engine.explain.workers import queued_behind_others, without_action
 from orchestrix.errors import NotFound
 from orchestrix.persistence import outbox
-from orchestrix.persistence.audit import AuditRow
-from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Connection, Database
-from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
-from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.persistence.sagas.saga_tables import APPS, saga_tables_of
 from orchestrix.quantities import duration
 from orchestrix.saga.actions.control import allowed
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.commands import NEVER, PendingCommand, expected, migration_due, out
+from orchestrix.saga.commands import migration_due
 from orchestrix.saga.compensation import with_undo
 from orchestrix.saga.definition import COMPLETED, Saga
 from orchestrix.saga.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
 
 OVERDUE_AFTER_S: Final = 15.0
 """Seconds after its wake-up time after which no node seems to look after a saga."""
-
-
-@dataclass(frozen=True, slots=True)
-class SagaFacts:
-    """What the explanation is found from. `queues` has those whose consumers it needs, as far as they are known.
-
-    `last_action` says who has paused it, or has cancelled the deadline where there is none; `ending` who has given it
-    up. `dead_letter` is a dead letter: an answer to its present command that could not be used. `phase` as in
-    `SagaExplainer`.
-    """
-
-    saga: Saga
-    instance: Instance
-    now: datetime
-    unsent: OutboxRow | None
-    problem: str | None
-    queues: Counts
-    last_action: AuditRow | None = None
-    dead_letter: DeadLetter | None = None
-    job: AwaitedJob | None = None
-    phase: str | None = None
-    ending: OperatorEnding | None = None
-    suspect: RedeliveryRecord | None = None
-
-    @property
-    def command(self) -> PendingCommand | None:
-        """The command in flight."""
-        return out(self.saga, self.instance)
-
-    @property
-    def queue(self) -> tuple[int, int] | None:
-        """(messages, consumers) of the queue of the command in flight; None if that is unknown."""
-        return None if self.command is None else self.queues.get(self.command.order.command)
-
-    @property
-    def unconsumed(self) -> UnconsumedQueues:
-        """The queues that it needs and that have no consumer."""
-        counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
-        silent = {name: messages for name, (messages, consumers) in counts.items() if not consumers}
-        order = expected(self.saga, self.instance) if self.unsent is None else None
-        return UnconsumedQueues(silent, order.command if order is not None else None, self.phase == "stopping")
-
-    @property
-    def seconds(self) -> int:
-        """Whole seconds until the wake-up."""
-        at = self.instance.wake_at
-        return max(0, round((at - self.now).total_seconds())) if at is not None else 0
-
-    @property
-    def unlimited(self) -> bool:
-        """Whether it waits without a deadline."""
-        return self.instance.wake_at is not None and self.instance.wake_at >= NEVER
-
-    @property
-    def tries(self) -> str:
-        """Which attempt of how many."""
-        here = self.command
-        return f"{self.instance.tries} of {here.order.retry.attempts}" if here is not None else "1"
-
-    @property
-    def work(self) -> str:
-        """What is waited for, in words."""
-        here = self.command
-        if here is None:
-            return f"step {self.instance.progress.awaited}" if self.instance.progress.awaited else self.instance.state
-        return f"the undo of step {here.step.name}" if here.undoes else f"step {here.step.name}"
 
 
 class SagaExplainer:

@@ -150,8 +150,7 @@ def _refusal(instance: Instance, verb: SagaAction) -> str:
     if verb is SagaAction.EDIT and instance.live and not instance.blocker:
         return f"cannot edit while the saga is running (state {instance.state}); pause it first"
     held = f" and blocked ({instance.blocker})" if instance.blocker else ""
-    already = "" if instance.live else "already "
-    return f"cannot {verb.value}: saga {instance.id} is {already}{instance.state}{held}"
+    return f"cannot {verb.value}: saga {instance.id} is {'' if instance.live else 'already '}{instance.state}{held}"
 
 
 def _row(saga: Saga, instance: Instance, ask: ActionRequest, target: str, inputs: TransitionInputs) -> StateChange:

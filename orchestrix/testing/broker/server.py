@@ -377,15 +377,13 @@ class MemoryServer:
         channel.session.consume_down.send(lambda: channel.deliver(delivery))
 
     def _release(self, channel: ServerChannel, tag: int) -> tuple[str, StoredMessage] | None:
-        found = channel.unacked.pop(tag, None)
-        if found is not None:
+        if (found := channel.unacked.pop(tag, None)) is not None:
             channel.held[found[0]] -= 1
         return found
 
     def _requeue(self, channel: ServerChannel, tags: Sequence[int]) -> None:
         for tag in sorted(tags, reverse=True):
-            found = self._release(channel, tag)
-            if found is None or found[0] not in self._queues:
+            if (found := self._release(channel, tag)) is None or found[0] not in self._queues:
                 continue
             name, stored = found
             stored.count, stored.redelivered = stored.count + 1, True

@@ -33,7 +33,7 @@ async def test_workers_that_are_full_or_away_or_unknown_are_told_apart(database:
     assert {cause for cause, _ in unled.causes.values()} == {"no leader elected (worker heartbeats are not recorded)"}
     await leading(database, Fence(1, "node-1"))
     known = await facts(database, 30.0, 1000)
-    assert known.unbegun == {"full": 1, "empty": 1}
+    assert known.not_started == {"full": 1, "empty": 1}
     cause, fix = known.causes["full"]
     assert "queue full: its only worker (last heartbeat 0 s ago) is busy" in cause
     assert fix == "orchestrix worker --job-queue full"

@@ -62,7 +62,7 @@ class Run:
     @property
     def heard(self) -> list[tuple[str, str | None]]:
         """The types of the events, and what they said."""
-        return [(told.type, told.said) for told in events(APP, self.changes)]
+        return [(told.type, told.detail) for told in events(APP, self.changes)]
 
     def _event(self, kind: str, error: StepError | None) -> Event:
         known = self.instance.command_id

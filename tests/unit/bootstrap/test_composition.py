@@ -113,7 +113,7 @@ async def test_a_job_that_may_begin_wakes_the_dispatcher_and_the_scheduler(datab
 
 
 async def test_a_node_that_is_alone_drains_as_it_resigns_and_keeps_its_jobs(database: Database) -> None:
-    node = built(database, alone=True)
+    node = built(database, single_process=True)
     work = work_of(node)
     await node.resign()
     assert work.draining.begun

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
@@ -14,11 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrix.cli import arguments as words
 from orchestrix.cli import main
-
-_PARSER = functools.cache(words._parser)
-"""Made once: that costs more than most commands, and reading a line leaves nothing behind in it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,6 @@ class Shell:
         self.folder = folder
         self._capture = capture
         self._patch = patch
-        patch.setattr(words, "_parser", _PARSER)
 
     def __call__(self, *arguments: str) -> Answer:
         """`orchestrix arguments…`."""

@@ -459,7 +459,7 @@ def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: 
     parts.facts = JobFacts(
         open=1000,
         held=1000,
-        unbegun={"letters": 2, "reports": 3, "served": 1},
+        not_started={"letters": 2, "reports": 3, "served": 1},
         causes={name: (f"{name} is busy", f"start {name}") for name in ("letters", "reports", "served")},
         ended=("j-1", "j-2"),
     )
@@ -564,7 +564,7 @@ def test_what_a_node_lacks_that_only_starts_or_stops_is_no_fault(
     bad = [{"component": component, "isHealthy": False, "reason": "so"}, {"component": "Broker", "isHealthy": False}]
     parts.health = lambda: {"status": "not ready", "checks": bad}
     parts.broker.counts["cmd.registerApp"] = (31, 0)
-    parts.facts = JobFacts(unbegun={"letters": 2}, causes={"letters": ("nobody is there", "start one")})
+    parts.facts = JobFacts(not_started={"letters": 2}, causes={"letters": ("nobody is there", "start one")})
     found = checks(shell, 0)
     wait = "wait until it has, and look again"
     (api,), (queue,), (jobs,) = found["API"], found["queues"], found["jobs"]
