@@ -234,3 +234,10 @@ def _logs(node: ast.AST) -> TypeGuard[ast.Call]:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     return isinstance(node.func.value, ast.Name) and node.func.value.id.lower() in ("log", "logger")
+
+
+def test_no_unit_test_asks_for_a_server_or_a_product_process() -> None:
+    servers = r"""\b(?:rabbitmq|postgres|mariadb)_(?:url|server)(?:: |")|\bprivate_\w+: """
+    dear = re.compile(servers + r"|\b(?:processes|programs): Processes")
+    found = [path.name for path in (ROOT / "tests" / "unit").rglob("*.py") if dear.search(path.read_text())]
+    assert found == []
