@@ -16,7 +16,13 @@ from orchestrix.saga.commands import NEVER
 T = TypeVar("T")
 JSON: Final = "application/json"
 _DATE_TIME: Final = {"type": "string", "format": "date-time"}
-_PLAIN: Final = ((bool, False), (int, 1), (datetime, "2026-01-31T12:00:00.000000Z"), (dict[str, Any], {}), (Any, None))
+_PLAIN: Final[tuple[tuple[Any, Any], ...]] = (
+    (bool, False),
+    (int, 1),
+    (datetime, "2026-01-31T12:00:00.000000Z"),
+    (dict[str, Any], {}),
+    (Any, None),
+)
 """Examples of types."""
 
 
