@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalTime, Time
+from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalTime, Time, moment, perhaps
+from orchestrix.saga.state import Instance
 
 CORRELATION_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
 MESSAGE_ID: Final = "0199c2a4-60aa-7d10-8f00-1a2b3c4d5e6f"
@@ -134,6 +138,21 @@ class WhyBody(Answer):
     next_at: OptionalTime = Field(description="When the engine acts by itself.")
 
 
-def fields_of(instance: Any) -> dict[str, Any]:
-    """What is shown of an instance, as it stands in JSON."""
-    return SagaBody.model_validate(instance).model_dump(mode="json")
+_WRITERS: Final[Sequence[tuple[Any, Callable[[Any], Any]]]] = (
+    (datetime, moment),
+    (datetime | None, perhaps),
+    (dict[str, Any], dict),
+)
+_SHOWN: Final = tuple(
+    (str(field.alias), next((write for kind, write in _WRITERS if kind == field.annotation), None))
+    for field in SagaBody.model_fields.values()
+)
+_read: Final = attrgetter(*SagaBody.model_fields)
+
+
+def fields_of(instance: Instance) -> dict[str, Any]:
+    """What `SagaBody` shows of an instance, as it stands in JSON; not validated, for each start takes this way."""
+    return {
+        name: value if write is None else write(value)
+        for (name, write), value in zip(_SHOWN, _read(instance), strict=True)
+    }

@@ -13,7 +13,8 @@ from sqlalchemy import insert, update
 
 from orchestrix import clock
 from orchestrix.api.answers import moment
-from orchestrix.api.instances.models import ChangePage, MessagePage
+from orchestrix.api.instances.models import ChangePage, MessagePage, fields_of
+from orchestrix.api.instances.models import SagaBody as Model
 from orchestrix.errors import Unavailable
 from orchestrix.persistence.tables import apps, outbox, saga_notes
 from orchestrix.saga.messages import StepError
@@ -510,3 +511,9 @@ async def test_what_no_database_can_hold_is_in_none(world: World, method: str, p
     answer = await world.client.request(method, path.format(part))
     found = problem(answer, 404, "not_found")
     assert "nothing has such a name" in found["detail"]
+
+
+async def test_what_is_written_without_validation_is_what_the_model_writes(world: World) -> None:
+    for instance in (await world.started("a", data={"x": [1]}), await world.completed("b")):
+        assert fields_of(instance) == Model.of(instance).model_dump(mode="json")
+        assert list(fields_of(instance)) == list(Model.of(instance).model_dump(mode="json"))

@@ -17,7 +17,9 @@ from orchestrix.api.schedules.models import ComingBody, ScheduleBody
 from tests.integration.cli import samples
 
 OPERATIONS = [*own_operations(), *operations_of(())]
-ANSWERS = {model for one in OPERATIONS for model in (one.answer, one.or_answer, *one.events.values()) if model}
+ANSWERS: set[Any] = {
+    model for one in OPERATIONS for model in (one.answer, one.or_answer, *one.events.values()) if model
+}
 
 
 @pytest.mark.parametrize("model", sorted(ANSWERS, key=str))
