@@ -91,7 +91,7 @@ def _id(call: Call, kind: InstanceKind) -> int:
         return int(text)
     if whole:
         raise not_found(f"{kind.saga.name} {text[:60]}")
-    raise not_found(f"{kind.saga.name} {text[:60]!r}: an id is a whole number from 1 on")
+    raise not_found(f"{kind.saga.name} {text[:60]!r}: an id is a whole number from 1")
 
 
 def _kind(call: Call, name: str, path: str, view: View, member: str = "instance") -> InstanceKind:

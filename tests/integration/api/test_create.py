@@ -155,7 +155,7 @@ async def test_what_is_no_strict_json_is_400(world: World, content: bytes) -> No
         (b'{"appName":\n"\\x"}', "strict JSON: line 2, column 2: invalid escape"),
         (b'{"appName":"\\u12"}', "strict JSON: line 1, column 14: invalid escape"),
         (b'\xef\xbb\xbf{"appName":"a"}', "strict JSON: line 1, column 1: byte order mark"),
-        (b'{"appName":NaN}', "The body is not strict JSON: NaN is no JSON."),
+        (b'{"appName":NaN}', "The body is not strict JSON: NaN is not JSON."),
         (
             b'{"appName":"a","appName":"b"}',
             "The body is not strict JSON: a key was given more than once in one object.",

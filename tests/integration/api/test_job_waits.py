@@ -95,10 +95,10 @@ async def test_no_connection_to_the_database_is_held_while_the_broker_is_asked(
             finally:
                 open -= 1
 
-    async def noted(self: BrokerStatus, queues: Iterable[str], *, fresh: float = 0.0) -> set[str]:
+    async def noted(self: BrokerStatus, queues: Iterable[str], *, max_age_s: float = 0.0) -> set[str]:
         wanted = set(queues)
         asked.append((wanted, open))
-        return await empty(self, wanted, max_age_s=fresh)
+        return await empty(self, wanted, max_age_s=max_age_s)
 
     id = (await submitted(world))["id"]
     at = world.database.now() - timedelta(seconds=10)

@@ -36,7 +36,8 @@ async def stuck(world: World, key: str, saga: str, second: int) -> int:
 
 async def pages(world: World, path: str) -> list[list[dict[str, Any]]]:
     """The items, page by page."""
-    found, following = [], path
+    found: list[list[dict[str, Any]]] = []
+    following = path
     while following and len(found) < 20:
         answer = await world.client.get(following)
         assert answer.status_code == 200, answer.text

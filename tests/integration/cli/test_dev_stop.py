@@ -148,7 +148,7 @@ def test_a_worker_that_stops_is_shown_as_that_and_a_second_signal_says_what_it_c
         return [one["state"] for one in httpx.get(f"{api}/cluster", timeout=20).json()["workers"]]
 
     eventually_sync(lambda: shown() == ["DRAINING"], deadline=20, message="it is shown as ending")
-    stopping = f"the last worker of queue {chatter.NAME} is stopping: start another with"
+    stopping = f"queue {chatter.NAME}: the last worker is stopping: start another with"
     eventually_sync(
         lambda: stopping in str(found(api, late)["waitsFor"]), deadline=30, message="it is said that it ends"
     )

@@ -105,7 +105,7 @@ def test_where_there_are_tokens_the_host_is_anybodys(processes: Processes, tmp_p
     assert named.returncode == 0, named.stderr
     wrong = processes.run("doctor", "--api", url, "--token", "the-secret-of-bob")
     assert wrong.returncode == 1
-    assert "Nobody has this token" in wrong.stdout
+    assert "Invalid token" in wrong.stdout
     assert processes.run("serve", env={"ORCHESTRIX_API__TOKENS": "ada:x"}).returncode == 2
 
 

@@ -30,7 +30,7 @@ def test_a_look_at_a_database_that_is_not_there_makes_none(shell: Shell, command
     shell.set(ORCHESTRIX_DATABASE_URL=f"sqlite+aiosqlite:///{shell.folder}/deep/some.db")
     answer = shell("db", command)
     assert (answer.code, answer.out) == (1, "")
-    said = f"the database file {shell.folder}/deep/some.db yet: run `orchestrix db upgrade`"
+    said = f"the database file {shell.folder}/deep/some.db does not exist: run `orchestrix db upgrade`"
     assert answer.err == f"error: {said}\n"
     found = shell("doctor", "-o", "json").json["checks"]
     assert [one["detail"] for one in found if one["what"] == "database"] == [said]
@@ -117,7 +117,7 @@ def test_rows_of_the_originals_nodes_are_waited_out(shell: Shell, database: Path
     )
     shell.set(ORCHESTRIX_CLUSTER__DEAD="2", ORCHESTRIX_CLUSTER__HEARTBEAT="0.5", ORCHESTRIX_CLUSTER__PRESENCE="0.5")
     waited = shell("db", "clone-reset")
-    assert (waited.code, "heard of in the last 2 s: node n-1" in waited.err) == (0, True)
+    assert (waited.code, "heartbeats in the last 2 s: node n-1" in waited.err) == (0, True)
 
 
 def test_a_reset_that_was_cut_off_is_told_by_who_comes_next(shell: Shell, database: Path) -> None:

@@ -37,6 +37,7 @@ class Shell:
         self.folder = folder
         self._capture = capture
         self._patch = patch
+        patch.delenv("COLUMNS", raising=False)  # tables are cut to it
 
     def __call__(self, *arguments: str) -> Answer:
         """`orchestrix arguments…`."""

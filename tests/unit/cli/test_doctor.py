@@ -50,7 +50,7 @@ class FakeBroker:
     full: str | None = None
     """Why it takes no messages, which it tells who sends one."""
     blocked: str | None = None
-    trouble: str | None = "connection refused"
+    problem: str | None = "connection refused"
     refusal: str | None = None
     """What RabbitMQ says to who declares."""
 
