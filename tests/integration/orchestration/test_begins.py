@@ -211,7 +211,7 @@ async def test_a_wave_of_time_outs_is_said_once(rig: Rig, caplog: pytest.LogCapt
         return [one.queue for one in found if one.count > TIMEOUT_BURST_SIZE] == ["cmd.hurry"]
 
     await eventually(told, deadline=10)
-    said = [one.getMessage() for one in caplog.records if "ran out of time" in one.getMessage()]
+    said = [one.getMessage() for one in caplog.records if "timed out within a minute" in one.getMessage()]
     assert len(said) == 1
     assert "cmd.hurry" in said[0]
 

@@ -445,7 +445,7 @@ async def test_an_edited_letter_completes_its_saga(house: House) -> None:
         ("ada", "edit-dead-letter"),
         ("ada", "redrive-dead-letter"),
     ]
-    with pytest.raises(ConflictError, match="sent again already"):
+    with pytest.raises(ConflictError, match="redriven already"):
         await house.letters.edit(letter.id, b"{}", ADA)
 
 

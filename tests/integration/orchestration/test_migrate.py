@@ -65,7 +65,7 @@ async def test_what_follows_waits_for_the_move_and_is_that_of_the_new_version(ri
     assert waits.wake_reason == RETRY
     told = await rig.explainer.why("parcel", one.id)
     assert told.blocker == "migration"
-    assert "The command of send waits for `sagas migrate`" in told.sentence
+    assert "The command of step send waits for `sagas migrate`" in told.sentence
     result = await moved(rig)
     assert (result.migrated, result.refused) == (1, [])
     after = await rig.until(one, lambda app: app.wake_reason == "job", deadline=15, message="at its job")

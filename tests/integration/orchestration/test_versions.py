@@ -112,7 +112,7 @@ async def test_a_node_without_any_code_drives_a_saga_to_its_end(nodes: Nodes) ->
     one = await (await nodes(FIRST, CALM)).begin("x", saga="parcel")
     bare = await nodes(CALM)
     assert "evt.packed" in bare.catalog.events
-    with pytest.raises(NotFound, match="no saga 'parcel' in the code of this node"):
+    with pytest.raises(NotFound, match="unknown saga 'parcel': it is not in the code of this node"):
         await bare.begin("y", saga="parcel")
     bare.report(one, "evt.packed")
     bare.report(await bare.reached(one, "SENDING"), "evt.sent")
@@ -239,7 +239,7 @@ async def test_a_definition_under_live_instances_is_refused_with_its_differences
     with pytest.raises(VersionInUse) as refused:
         await nodes(replace(SECOND, version=1))
     assert "'parcel' version 1 has 1 live instance and differs in this code" in str(refused.value)
-    assert "steps.pack is gone" in str(refused.value)
+    assert "steps.pack was removed" in str(refused.value)
     assert "version=2" in str(refused.value)
 
 
@@ -257,7 +257,7 @@ async def test_who_starts_waits_until_the_database_lets_it_agree(
     await new.definitions.agree()
     async with new.database.read() as connection:
         assert [one.key for one in await definitions.all_of(connection)] == [("parcel", 1)]
-    assert [line.getMessage() for line in caplog.records if "wait" in line.getMessage()] == [
+    assert [line.getMessage() for line in caplog.records if "paused" in line.getMessage()] == [
         "reading saga definitions paused: away"
     ]
 

@@ -130,7 +130,7 @@ async def test_a_group_that_another_step_made_is_left_alone(database: Database) 
     async with database.begin() as tx:
         await executor_groups.insert_if_absent(tx, "shop", "app:9:registerApp:do", clock.now())
     row, command = await registering(database)
-    with pytest.raises(Permanent, match=r"an executor group named 'shop' is there already"):
+    with pytest.raises(Permanent, match=r"an executor group named 'shop' already exists"):
         await run(database, command)
     _, undo = await moved(database, row, **BACK)
     assert await run(database, undo) is None

@@ -225,7 +225,7 @@ async def test_a_disk_that_cannot_be_written_fails_the_step_for_now(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(git_repo, "sync", full)
-    with pytest.raises(Transient, match=r"cannot be stored in .*: No space left on device"):
+    with pytest.raises(Transient, match=r"cannot store the repository in .*: No space left on device"):
         await run(create, context())
     assert names(root) == []
 

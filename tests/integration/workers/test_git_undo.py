@@ -361,7 +361,7 @@ async def test_a_disk_that_cannot_be_written_fails_the_undo_for_now(
 
     with monkeypatch.context() as patch:
         patch.setattr(git_marks, "sync", full)
-        with pytest.raises(Transient, match=r"cannot be stored in .*: No space left on device") as failed:
+        with pytest.raises(Transient, match=r"cannot store the repository in .*: No space left on device") as failed:
             await repos.run(undo())
     assert (failed.value.type, repos.names) == ("Storage", ["7.git"]), "nothing moves before the tombstone is safe"
     await repos.run(undo())
@@ -437,7 +437,7 @@ async def test_a_tombstone_from_before_still_refuses(repos: Repos) -> None:
 async def test_a_mark_from_before_is_nothing_to_a_newer_saga_of_the_same_id(repos: Repos) -> None:
     await repos.run(former(do()))
     rename_keys(repos.root / "7.git" / "orchestrix.json")
-    with pytest.raises(Permanent, match="this step did not make it"):
+    with pytest.raises(Permanent, match="was not created by this step"):
         await repos.run(do())
 
 
@@ -453,5 +453,5 @@ async def test_another_run_takes_over_what_an_earlier_one_has_left(repos: Repos)
 
 async def test_the_same_step_in_another_installation_is_somebody_else(repos: Repos) -> None:
     await repos.run(do())
-    with pytest.raises(Permanent, match="this step did not make it"):
+    with pytest.raises(Permanent, match="was not created by this step"):
         await repos.run(replace(do(), effect_key="j:app:7:1000:createGitRepo"))
