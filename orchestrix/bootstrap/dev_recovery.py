@@ -68,7 +68,9 @@ async def declare_dead(database: Database, previous: PreviousDev) -> RecoveryRes
             for one in await _end(database, previous, ids[begin:][:JOBS_PER_TRANSACTION])
         ]
     except (RetryableError, ConflictError) as error:
-        log.warning("jobs of the killed `orchestrix dev` are lost only after the heartbeat timeout: %s", error)
+        log.warning(
+            "cannot end the jobs of the killed `orchestrix dev` now; they end after the heartbeat timeout: %s", error
+        )
         return RecoveryResult()
     except Exception:  # a bug; it would keep each `dev` of the folder from starting
         log.exception("cannot end the running jobs of the killed `orchestrix dev`")

@@ -280,7 +280,10 @@ class Leadership:
         over, still = await asyncio.wait(last, timeout=DUTIES_ABANDON_TIMEOUT_S)
         abandon(*still)
         if stopping in still:
-            log.error("term %d: leader duties did not stop in time; abandoned, and the term is over", term.fence.term)
+            log.error(
+                "leader duties of term %d did not stop in time and are abandoned; their later writes are refused",
+                term.fence.term,
+            )
         for task in over:
             task.result()
 

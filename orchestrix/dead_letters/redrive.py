@@ -112,7 +112,7 @@ async def taken_ids(tx: Transaction, dead_letters: Collection[DeadLetter]) -> se
 async def insert_rows(tx: Transaction, rows: Collection[OutboxRow]) -> None:
     """Inserts rows that any node may send at once.
 
-    They count as claimed before: whoever withdraws a command must not take it for one that was never sent.
+    `claimed_by` is set though the claim has expired: `outbox.withdraw` takes rows without it as never sent.
     """
     await outbox.insert(tx, list(rows), claimed_by=REDRIVE_OWNER, lease_s=-1.0)
 

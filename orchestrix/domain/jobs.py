@@ -285,9 +285,9 @@ def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
 
 
 def taken(job: JobRow, node: str, now: datetime) -> JobRow:
-    """The job under a new owner, which has a moment to receive unacknowledged messages before its time is over.
+    """The job under its new owner, which has a few seconds to read unacknowledged messages before its deadline.
 
-    Its worker is as silent as it was, but that counts only once the new owner has listened for as long.
+    Its worker counts as silent only after the new owner has owned the job for the whole silence limit.
     """
     wake_at = job.wake_at
     if job.live and job.owner is not None and wake_at is not None:

@@ -99,7 +99,7 @@ class Candidacy:
 
 
 def election_reason(candidacy: Candidacy, lease: Lease | None) -> ElectionReason | None:
-    """Why the bidder may begin the next term over the row as it is now; None if it may not.
+    """Why the candidate may begin the next term over the row as it is now; None if it may not.
 
     A node with the token always may: the broker gives it away when its holder's channel is gone. A lease that was taken
     meanwhile ends every other claim.

@@ -33,7 +33,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 class Overlap(StrEnum):
-    """What a due time does that finds an earlier run unfinished. Whatever it is, no two runs work at once."""
+    """What happens at a due time while an earlier run is unfinished. In no case do two runs work at once."""
 
     SKIP = "skip"
     QUEUE = "queue"

@@ -71,7 +71,7 @@ def with_undo(saga: Saga, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def all_attempts(saga: Saga, instance: Instance) -> Mapping[str, int]:
-    """The attempts of every step that was sent, also of those that had one and of the pending one."""
+    """The last attempt of each step that was sent, by step, the pending one too; 1 where none is stored."""
     here, now = saga.position(instance.state), out(saga, instance)
     passed = {step.name: 1 for step in saga.steps if saga.position(step.state) < here < len(saga.path)}
     present = {now.key: instance.attempt} if now is not None else {}

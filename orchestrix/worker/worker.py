@@ -162,7 +162,7 @@ class _Parts:
     async def stop(self, timeout: float) -> None:
         ends = clock.monotonic() + timeout
         self._in_flight.stopping.set()
-        await self._stop_signal()
+        await self._stop_receiving()
         await self._waiting.stop()
         await self._admission.requeue()
         await self._redelivery_loop.stop()
@@ -174,7 +174,7 @@ class _Parts:
         await self._intake.stop()
         await self._in_flight.consumer.close()
 
-    async def _stop_signal(self) -> None:
+    async def _stop_receiving(self) -> None:
         try:
             async with asyncio.timeout(2.0):
                 await self._outage.stop_receiving()

@@ -96,7 +96,7 @@ class OwnerlessJobsQueue:
             except (RetryableError, SchemaMismatch) as error:
                 failures += 1
                 if failures == 1:
-                    log.warning("taking over jobs paused: %s", error)
+                    log.warning("cannot take over jobs yet; retrying: %s", error)
                 await asyncio.sleep(backoff(failures))
         crash.point("jobs.take.before_ack")
         await consumer.acknowledge(batch)

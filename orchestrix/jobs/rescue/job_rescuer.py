@@ -32,11 +32,12 @@ log = logging.getLogger("orchestrix.jobs")
 class JobRescuer:
     """Ends attempts whose time is over, whose worker is silent, or that the broker has lost.
 
-    A worker's silence counts only while it could be heard. `heard_since` is when this leader last began to listen: by
-    its gain of leadership, or by the end of an outage, of a broker alarm or of a stall of its own process; what was
-    dispatched before is spared for a while. So is what nobody may have consumed, for its owner has had no heartbeat
-    for `listening_s` seconds. What no worker has begun has its whole time again after an outage. One select tells
-    whether there is anything to do; the transactions that do it select again what is to be done.
+    A worker's silence counts only while it could be heard. `_listening_since` is when this leader last began to listen:
+    by its gain of leadership, or by the end of an outage, of a broker alarm or of a stall of its own process; what was
+    dispatched before is spared for a while. A job whose owner has sent no heartbeat for `listening_s` seconds is not
+    ended either, because its worker's messages may be unread. A dispatched job that no worker has started gets its full
+    timeout again after an outage. One select tells whether there is anything to do; the transactions that do it select
+    again what is to be done.
     """
 
     def __init__(self, leader_context: LeaderContext, broker: Broker, *, silent: float, listening_s: float) -> None:
@@ -85,8 +86,8 @@ class JobRescuer:
             return await job_predicates.life_signs(connection, limit, self._listening_s, since)
 
     def _restart_listening(self) -> None:
-        """Restarts `heard_since`. Where no check has succeeded for long, no heartbeat can have been stored either: the
-        database was unavailable, or this process stalled.
+        """Restarts `_listening_since`. Where no check has succeeded for long, no heartbeat can have been stored either:
+        the database was unavailable, or this process stalled.
         """
         now, by = self._leader_context.database.now(), self._broker.generation
         if self._was_disconnected or self._listening_on not in (0, by):

@@ -20,7 +20,7 @@ from orchestrix.worker.threads import call, is_async
 
 Call = Callable[..., Coroutine[Any, Any, Any]]
 TIMEOUT_GRACE_S: Final = 2.0
-"""Seconds that the coordinator's time-out message may take before the worker times the attempt out itself."""
+"""Seconds that the leader's stop message may take before the worker times the attempt out itself."""
 CANCEL_GRACE_S: Final = 5.0
 """Seconds in which a function that was cancelled may still clean up before the attempt ends without it."""
 

@@ -164,7 +164,7 @@ class _Parts:
         ends = clock.monotonic() + timeout
         self.job_slots.stopping = True
         self._heartbeat.drain()
-        await self._stop_signal()
+        await self._stop_receiving()
         await self.job_slots.requeue()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
             LOGGER.warning("%s did not finish in time; abandoned", counted(len(self.job_slots.attempts), "job"))
@@ -178,7 +178,7 @@ class _Parts:
         for consumer in self._consumers:
             await consumer.close()
 
-    async def _stop_signal(self) -> None:
+    async def _stop_receiving(self) -> None:
         try:
             async with asyncio.timeout(2.0):
                 await self.job_slots.follow()

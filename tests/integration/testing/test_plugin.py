@@ -114,7 +114,9 @@ def test_it_can_be_switched_off(folder: Path) -> None:
 def test_a_project_without_a_file_is_told(folder: Path) -> None:
     (folder / "orchestrix.toml").unlink()
     output = run(folder, "-k", "project")
-    assert re.search(r"\S+/orchestrix\.toml does not exist: give orchestrix_story a Saga and its handlers", output), output
+    assert re.search(r"\S+/orchestrix\.toml does not exist: give orchestrix_story a Saga and its handlers", output), (
+        output
+    )
 
 
 def test_who_does_not_use_it_loads_nothing(tmp_path: Path) -> None:
