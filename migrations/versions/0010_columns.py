@@ -35,14 +35,15 @@ EVENT = re.compile(r"[^\s:]{1,110}")
 
 def upgrade() -> None:
     # What is there already stays: MySQL cannot undo a migration that was cut off half-way.
-    for history, _ in HISTORIES.values():
-        for column in _history_columns():
-            _add(history, column)
-    for instances in HISTORIES:
+    for instances, (history, _) in HISTORIES.items():
+        # Instances before their history, as each transaction of a node locks them: else they would wait for each other.
         _add(instances, sa.Column("hindered_by", sa.String(20)))
         _add(instances, sa.Column("begun_at", TIME))
-        _hindered_index(instances)
+        for column in _history_columns():
+            _add(history, column)
     _fill()
+    for instances in HISTORIES:
+        _hindered_index(instances)
 
 
 def downgrade() -> None:

@@ -79,6 +79,9 @@ class Redispatcher(Protocol):
     ) -> int:
         """How many commands will be sent; None means all. Raises `NotFound` and `Unavailable`."""
 
+    async def count(self, sagas: Sequence[str] | None, ids: Sequence[int] | None) -> int:
+        """How many would be sent now; nothing is changed. Raises the same."""
+
     async def redispatch_once(
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
     ) -> int | Repeated:

@@ -14,8 +14,8 @@ from orchestrix.persistence.sagas import hindered_instances
 from orchestrix.persistence.sagas.hindered_instances import Waiting
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.definition import COMPENSATING
 from orchestrix.saga.state import NO_CONSUMER, Instance
+from orchestrix.saga.steps import COMPENSATING, TERMINAL
 
 log = logging.getLogger("orchestrix.wakeups")
 
@@ -62,7 +62,8 @@ class HinderedSagas:
         owner = self._catalog.command(queue)
         if owner is None:
             return 0
-        wanted = Waiting(owner.saga.name, {*self._catalog.states(owner.saga.name), COMPENSATING}, recorded=not silent)
+        states = {*self._catalog.states(owner.saga.name), COMPENSATING} - TERMINAL
+        wanted = Waiting(owner.saga.name, states, recorded=not silent)
         after, count = 0, 0
         while self._presence.is_silent(queue, LOSS_GRACE_S) is silent:
             rows = await self._database.run(lambda tx: self._write(tx, queue, wanted, after))  # noqa: B023

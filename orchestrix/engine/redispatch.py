@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrix import crash
@@ -21,6 +22,10 @@ from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
 
 INSTANCES_PER_TRANSACTION = 500
+
+
+class _Rollback(Exception):
+    """Ends a transaction without a commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,27 @@ class RedispatchService:
         """
         return await self._redispatch(sagas, ids, RedispatchRequester(actor, reason), None)
 
+    async def count(self, sagas: Sequence[str] | None, ids: Sequence[int] | None) -> int:
+        """How many commands `redispatch` would send now. Nothing is changed: what it writes is rolled back.
+
+        Raises `NotFound` for a saga that this process does not know.
+        """
+        names, sent = self._known(sagas), 0
+        for pair in (APPS, INSTANCES):
+            here, after = [name for name in names if saga_tables_of(name) is pair], 0
+            while here and (live := await self._pending_instances(pair, here, after)):
+                after = live[-1].id
+                sent += await self._count([one for one in live if ids is None or one.id in ids])
+        return sent
+
+    async def _count(self, wanted: Sequence[Instance]) -> int:
+        sent = 0
+        with suppress(_Rollback):
+            async with self._database.begin() as tx:
+                sent = await self._send_again(tx, wanted)
+                raise _Rollback
+        return sent
+
     async def redispatch_once(
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
     ) -> int | Repeated:
@@ -69,16 +95,19 @@ class RedispatchService:
     async def _redispatch(
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, by: RedispatchRequester, key: Keyed[int] | None
     ) -> int:
-        names = [saga.name for saga in self._catalog] if sagas is None else list(sagas)
-        unknown = [name for name in names if self._catalog.saga(name) is None]
-        if unknown:
-            raise NotFound(f"unknown saga {unknown[0]!r}")
-        sent = 0
+        names, sent = self._known(sagas), 0
         for pair in (APPS, INSTANCES):
             here = [name for name in names if saga_tables_of(name) is pair]
             if here:
                 sent += await self._send(pair, here, ids)
         return await self._database.run(lambda tx: self._note(tx, names, sent, by, key))
+
+    def _known(self, sagas: Sequence[str] | None) -> list[str]:
+        names = [saga.name for saga in self._catalog] if sagas is None else list(sagas)
+        unknown = [name for name in names if self._catalog.saga(name) is None]
+        if unknown:
+            raise NotFound(f"unknown saga {unknown[0]!r}")
+        return names
 
     async def _note(
         self, tx: Transaction, names: Sequence[str], sent: int, by: RedispatchRequester, key: Keyed[int] | None

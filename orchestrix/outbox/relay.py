@@ -21,7 +21,7 @@ from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas import history, instances
-from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables, saga_tables_of
 from orchestrix.saga.state import UNSENDABLE
 from orchestrix.saga.transition import block
 
@@ -309,10 +309,11 @@ class OutboxRelay:
             sent.setdefault(pair := saga_tables_of(row.saga), []).append((row.instance_id, row.version))
             if (now - row.created_at).total_seconds() > LATE_CONFIRM_S:
                 late.setdefault(pair, []).append((row.instance_id, row.id, row.timeout_ms))
-        for pair, moved in late.items():
-            await instances.confirmed_late(tx, pair, sorted(moved))
-        for pair, commands in sent.items():
-            await history.sent(tx, pair, commands, now)
+        for pair in (APPS, INSTANCES):  # in one order, so that two relays never wait for each other
+            if pair in late:
+                await instances.confirmed_late(tx, pair, sorted(late[pair]))
+            if pair in sent:
+                await history.sent(tx, pair, sent[pair], now)
         # The instances first, in the order in which everybody locks them, then their outbox rows.
         await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self.node)
 

@@ -217,7 +217,7 @@ def offers_after_a_crash_say_shutdown(patch: pytest.MonkeyPatch) -> None:
 
 
 def orphans_are_left(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks for orphan detector."""
+    """The orphan detector does not run."""
 
     async def none(tx: object, seconds: float, limit: int) -> list[JobRow]:
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -88,6 +88,7 @@ class Redispatch(BaseModel):
         None, description="Only these instances of `saga`.", min_length=1, max_length=MOST_IDS
     )
     reason: Reason | None = None
+    dryRun: bool = Field(False, description="Only count them.")
 
     @model_validator(mode="after")
     def _whose(self) -> Redispatch:
@@ -100,3 +101,10 @@ class RedispatchBody(Answer):
     """What is sent again."""
 
     redispatched: int = Field(examples=[2], description="How many commands.")
+
+
+class RedispatchPreview(Answer):
+    """What would be sent again. Nothing was changed."""
+
+    dry_run: Literal[True] = Field(True, examples=[True])
+    redispatched: int = Field(examples=[2], description="How many commands it would be.")

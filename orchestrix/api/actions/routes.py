@@ -14,10 +14,11 @@ from orchestrix.api.actions.models import (
     EditAction,
     Redispatch,
     RedispatchBody,
+    RedispatchPreview,
     RetryAction,
     SkipAction,
 )
-from orchestrix.api.answers import JSON
+from orchestrix.api.answers import JSON, respond
 from orchestrix.api.dead_letters.models import DryRunQuery
 from orchestrix.api.headers import IDEMPOTENCY_KEY, IF_MATCH, if_match, moved_on
 from orchestrix.api.idempotency import repeated
@@ -200,7 +201,7 @@ def _camel(action: SagaAction) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-@redispatches.post("/redispatch", headers=(IDEMPOTENCY_KEY,), problems=("not_found",))
+@redispatches.post("/redispatch", or_answer=RedispatchPreview, headers=(IDEMPOTENCY_KEY,), problems=("not_found",))
 async def redispatch(call: Call, wanted: Redispatch) -> RedispatchBody | Response:
     """Send outstanding commands again.
 
@@ -211,6 +212,8 @@ async def redispatch(call: Call, wanted: Redispatch) -> RedispatchBody | Respons
         raise not_found(f"saga {wanted.saga[:60]!r}")
     sagas, key = None if wanted.saga is None else [wanted.saga], call.key(_sent)
     by, again = {"actor": call.actor, "reason": wanted.reason or NO_REASON}, call.context.redispatcher
+    if wanted.dryRun:
+        return respond(RedispatchPreview(redispatched=await again.count(sagas, wanted.ids)))
     if key is None:
         return _sent(await again.redispatch(sagas, wanted.ids, **by))
     done = await again.redispatch_once(sagas, wanted.ids, **by, key=key)

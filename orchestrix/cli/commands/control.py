@@ -22,9 +22,7 @@ _CLUSTER = {
         "id=NODE state isLeader=LEADER roles jobCount=JOBS version? host? beatAt=LAST_SEEN startedAt=STARTED"
         " endedAt?=ENDED"
     ),
-    "workers": columns(
-        "id=WORKER state queues jobs lostPlaces?=LOST_PLACES version? host? beatAt=LAST_SEEN startedAt=STARTED"
-    ),
+    "workers": columns("id=WORKER state queues jobs lostPlaces?=LOST_PLACES beatAt=LAST_SEEN startedAt=STARTED"),
     "handovers": columns("term from to mode reason gainedAt=AT tookMs=DURATION_(ms)"),
 }
 _LETTERS = "/dead-letters"
@@ -54,7 +52,7 @@ def _how_many(arguments: argparse.Namespace) -> str:
     try:
         if arguments.yes or arguments.dry_run or not sys.stdin.isatty():
             return ""
-        found = answer(argparse.Namespace(**{**vars(arguments), "dry_run": True}))
+        found = answer(argparse.Namespace(**{**vars(arguments), "dry_run": True, "idempotency_key": None}))
         count = found.get("matched", found.get("redispatched"))
         return f"Send {count} outstanding commands again?"
     except Invalid:

@@ -42,7 +42,7 @@ def submit(arguments: argparse.Namespace) -> int:
     if job["state"] in ENDED:
         return exit_codes.OK if job["state"] == "SUCCEEDED" else exit_codes.FAILED
     texts = (
-        f"`orchestrix jobs logs -f {job['id']}` follows it, `orchestrix jobs why {job['id']}` says what it waits for"
+        f"`orchestrix jobs logs -f {job['id']}` follows it, `orchestrix jobs show {job['id']}` says what it waits for"
     )
     exit_codes.warn(f"still {job['state']} after {arguments.wait:g} s: {texts}", "error")
     return exit_codes.NOT_ENDED

@@ -10,7 +10,7 @@ from orchestrix.cli.doctor.result import WARN, CheckResult
 from orchestrix.cli.instance_names import APP, base
 from orchestrix.errors import NotFound, OrchestrixError
 
-_LOOKED_AT: Final = 200
+_LOOKED_AT: Final = 50
 _TEXTS: Final = ("sentence", "why", "reason", "blocker")
 
 

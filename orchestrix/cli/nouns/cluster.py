@@ -17,19 +17,19 @@ CLUSTER: Final = CommandGroup("cluster", "the nodes and the leader", (
 WORKERS: Final = ShellCommand(
     "workers", "all workers, of commands and of jobs, and what they serve", "workers", request="GET /workers",
     view=columns(
-        "id=WORKER state queues commands? jobs? lostPlaces?=LOST_PLACES version? host? beatAt=LAST_SEEN"
+        "id=WORKER state queues jobs? lostPlaces?=LOST_PLACES beatAt=LAST_SEEN"
         " startedAt=STARTED"
     ),
 )  # fmt: skip
 _AUDIT = (
     option("--actor", "only what WHO did", "WHO", "?actor"),
-    option("--verb", "only what was done by this verb", "VERB", "?verb"),
+    option("--action", "only this action, as retry or drop-dead-letter", "ACTION", "?action"),
     option("--saga", "only what was done to this saga", "SAGA", "?saga"),
     *PAGE,
 )
 AUDIT: Final = ShellCommand(
     "audit", "what people have done, and why, newest first", "audit --actor ada", _AUDIT, "GET /audit",
     columns(
-        "at=WHEN actor verb saga? sagaId|instanceId|appId=ID jobId?=JOB reason fromVersion+=FROM toVersion+=TO detail+"
+        "at=WHEN actor action saga? sagaId=ID reason detail+"
     ),
 )  # fmt: skip

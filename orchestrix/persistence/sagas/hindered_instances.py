@@ -30,7 +30,7 @@ async def lock_waiting(tx: Transaction, pair: SagaTables, wanted: Waiting, after
     """Locks and reads up to `limit` of them, by id from behind `after_id`. What is locked elsewhere is left out."""
     table = pair.instances.c
     held = [] if pair.saga else [table.saga == wanted.saga]
-    waits = (table.blocker.is_(None), table.wake_reason.in_(WORKER_WAIT_REASONS), _recorded(pair, wanted.recorded))
+    waits = (table.wake_at.is_not(None), table.wake_reason.in_(WORKER_WAIT_REASONS), _recorded(pair, wanted.recorded))
     query = selection(pair).where(table.id > after_id, table.state.in_(sorted(wanted.states)), *held, *waits)
     query = query.order_by(table.id).limit(limit).with_for_update(skip_locked=True, key_share=True)
     return await instances_of(tx, pair, query)

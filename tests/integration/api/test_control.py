@@ -404,5 +404,12 @@ async def test_a_redispatch_that_does_not_fit_is_422(world: World, body: dict[st
     assert not world.redispatcher.asked
 
 
+@pytest.mark.parametrize(("more", "count"), [({}, 7), ({"saga": "app", "ids": [1, 2]}, 2)])
+async def test_a_dry_run_of_a_redispatch_sends_nothing(world: World, more: dict[str, Any], count: int) -> None:
+    answer = await world.client.post("/redispatch", json={**more, "dryRun": True})
+    assert (answer.status_code, answer.json()) == (200, {"dryRun": True, "redispatched": count})
+    assert world.redispatcher.asked == []
+
+
 async def test_a_redispatch_of_an_unknown_saga_is_404(world: World) -> None:
     problem(await world.client.post("/redispatch", json={**REASON, "saga": "nothing"}), 404, "not_found")

@@ -11,6 +11,7 @@ from orchestrix.broker.topology import saga_topology
 from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.errors import OutcomeUnknown
 from orchestrix.outbox.relay import OutboxRelay
+from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
 from tests.fakes.broker import FakeBroker
 
@@ -27,6 +28,7 @@ def real(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     work = RedispatchService(world.database, relay, CATALOG)
     monkeypatch.setattr(world.redispatcher, "redispatch", work.redispatch)
     monkeypatch.setattr(world.redispatcher, "redispatch_once", work.redispatch_once)
+    monkeypatch.setattr(world.redispatcher, "count", work.count)
     return world
 
 
@@ -55,6 +57,18 @@ async def test_a_repeated_key_gives_the_stored_answer(
     assert await keys_stored(real) == 1
     other = await real.client.request(method, where, json={**(body or {}), "reason": "another"}, headers=KEY)
     problem(other, 422, "idempotency_key_reused")
+
+
+async def test_a_dry_run_counts_what_a_redispatch_sends_and_leaves_no_trace(real: World) -> None:
+    first, second = await real.started(), await real.started("shop")
+    await real.database.run(lambda tx: outbox.delete(tx, [str(first.command_id), str(second.command_id)]))
+    for body in ({"dryRun": True}, {"saga": "app", "ids": [first.id, second.id], "dryRun": True}):
+        answer = await real.client.post("/redispatch", json=body)
+        assert (answer.status_code, answer.json()) == (200, {"dryRun": True, "redispatched": 2})
+    async with real.database.read() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM outbox"))).scalar_one() == 0
+    assert await audited(real) == []
+    assert (await real.client.post("/redispatch", json={})).json() == {"redispatched": 2}
 
 
 async def test_what_got_lost_in_the_commit_is_not_done_again(real: World, monkeypatch: pytest.MonkeyPatch) -> None:

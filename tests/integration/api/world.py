@@ -205,6 +205,10 @@ class FakeRedispatcher:
         self.asked.append((sagas, ids, actor, reason))
         return 7 if ids is None else len(ids)
 
+    async def count(self, sagas: Sequence[str] | None, ids: Sequence[int] | None) -> int:
+        """As many as `redispatch` would send."""
+        return 7 if ids is None else len(ids)
+
     async def redispatch_once(
         self, sagas: Sequence[str] | None, ids: Sequence[int] | None, *, actor: str, reason: str, key: Keyed[int]
     ) -> int | Repeated:

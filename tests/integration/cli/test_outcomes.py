@@ -166,26 +166,16 @@ def test_who_submits_is_this_user_unless_a_token_says_so(
         assert api.requests[-1].body.get("createdBy") == sent
 
 
-def test_a_job_is_explained_and_begun_anew(api: FakeApi, shell: Shell) -> None:
-    api.on("GET", f"{JOBS}/why", Reply(body={"sentence": "No worker serves q.", "nextAction": "Start one."}))
-    api.on("POST", f"{JOBS}/retry", Reply(body=JOB))
-    assert shell("jobs", "why", JOB["id"]).out == "why   No worker serves q.\nnext  Start one.\n"
-    assert shell("jobs", "retry", JOB["id"], "--reason", "r").code == 0
-    assert api.requests[-1].body == {"reason": "r"}
-    assert "Idempotency-Key" in api.requests[-1].headers
-
-
 def test_jobs_of_a_schedule_and_of_an_instance(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/schedules/nightly", Reply(body=SCHEDULE))
     api.on("GET", "/sagas/order", page({**app(), "key": "o-1"}))
     api.on("GET", "/jobs", page())
-    filters = "--schedule nightly --saga order --saga-id o-1 --handler monthly"
+    filters = "--schedule nightly --saga order --saga-id o-1"
     assert shell("jobs", "list", *filters.split()).code == 0
     assert api.requests[-1].query == {
         "scheduleId": [SCHEDULE["id"]],
         "saga": ["order"],
         "sagaId": ["42"],
-        "handler": ["monthly"],
     }
     assert shell("jobs", "list", "--schedule", SCHEDULE["id"]).code == 0
     assert [one.path for one in api.requests].count("/schedules/nightly") == 1, "a deleted one has its id still"

@@ -122,11 +122,11 @@ def test_what_is_stuck_over_all_sagas(api: FakeApi, shell: Shell) -> None:
 
 
 def test_what_people_did(api: FakeApi, shell: Shell) -> None:
-    row = {"at": "2026-01-31T14:59:05.000000Z", "actor": "ada", "verb": "cancel", "reason": "r", "saga": "trip",
-           "instanceId": 2, "fromVersion": 1, "toVersion": 2}  # fmt: skip
+    row = {"at": "2026-01-31T14:59:05.000000Z", "actor": "ada", "action": "cancel", "reason": "r", "saga": "trip",
+           "sagaId": 2, "fromVersion": 1, "toVersion": 2}  # fmt: skip
     api.on("GET", "/audit", page(row))
-    answer = shell("audit", "--actor", "ada", "--verb", "cancel", "--saga", "trip")
-    assert api.requests[0].query == {"actor": ["ada"], "verb": ["cancel"], "saga": ["trip"]}
+    answer = shell("audit", "--actor", "ada", "--action", "cancel", "--saga", "trip")
+    assert api.requests[0].query == {"actor": ["ada"], "action": ["cancel"], "saga": ["trip"]}
     assert answer.out.splitlines()[1].split() == ["60", "s", "ago", "ada", "cancel", "trip", "2", "r"]
 
 
