@@ -12,6 +12,8 @@ from typing import Any, TextIO
 GREEN, RED, YELLOW, DIM = "32", "31", "33", "2"
 GAP = 2
 """Columns of the terminal between two of a table."""
+SENTENCES: Final = frozenset({"REASON", "WHY", "ERROR", "WAITING FOR", "DETAIL"})
+"""Heads of the columns that are cut before all others."""
 NARROWEST = 6
 """Columns of the terminal that a cell keeps however narrow that is."""
 _STATE_COLOURS = {
@@ -82,19 +84,22 @@ def cell(value: Any) -> str:
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | None = None) -> str:
     """Columns two spaces apart, numbers as they come, states in colour.
 
-    What is wider than so many `columns` of the terminal is cut, the widest cells first; the first column is whole.
+    What is wider than so many `columns` of the terminal is cut: sentences first, then the widest cells; the first
+    column is whole.
     """
     lines = [list(headers), *([cell(value) for value in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(headers))]
     if columns is not None:
-        _narrow(widths, columns - GAP * (len(widths) - 1))
+        room = columns - GAP * (len(widths) - 1)
+        _narrow(widths, room, [place for place, head in enumerate(headers) if place and head in SENTENCES])
+        _narrow(widths, room, range(1, len(widths)))
         lines = [[_cut(text, wide) for text, wide in zip(line, widths, strict=True)] for line in lines]
     return "\n".join(_line(line, widths) for line in lines)
 
 
-def _narrow(widths: list[int], room: int) -> None:
-    while sum(widths) > room and len(widths) > 1:
-        widest = max(range(1, len(widths)), key=lambda place: widths[place])
+def _narrow(widths: list[int], room: int, places: Sequence[int]) -> None:
+    while sum(widths) > room and places:
+        widest = max(places, key=lambda place: widths[place])
         if widths[widest] <= NARROWEST:
             return
         widths[widest] -= 1

@@ -15,6 +15,7 @@ from tests.support import free_port
 def typed(line: str, folder: Path) -> str:
     """What a newcomer sees who types `line` there."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRIX_")}
+    env.pop("COLUMNS", None)
     env["PATH"] = f"{ORCHESTRIX.parent}{os.pathsep}{env['PATH']}"
     done = subprocess.run(["sh", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"

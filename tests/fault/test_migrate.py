@@ -54,7 +54,7 @@ async def test_it_is_killed_in_the_middle_and_goes_on(
     shutil.copy(Path(brief.__file__), tmp_path)
     rig = Rig(processes, tmp_path, request.getfixturevalue(f"{system}_url"), rabbitmq_url, **ENV)
     rig.upgrade()
-    count = scale(1000, 10_000)
+    count = scale(3000, 10_000)
     _, url = rig.node()
     await rig.ready(url)
     await store(rig.database_url, SECOND)

@@ -232,7 +232,7 @@ async def test_a_node_that_beats_is_no_copy(database: Database) -> None:
             await database.run(lambda tx: nodes.record_heartbeat(tx, "n-1", NodeState.ALIVE, 0))
 
     beating = asyncio.create_task(beats())
-    with pytest.raises(ConflictError, match="node n-1 works on this database"):
+    with pytest.raises(ConflictError, match="node n-1 uses this database"):
         await clone_reset.wait_until_alone(database, 20.0, told.append)
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)

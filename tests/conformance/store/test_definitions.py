@@ -203,5 +203,5 @@ async def test_a_message_of_another_saga_with_live_instances_is_refused_at_the_s
     async with database.begin() as tx:
         await tx.execute(text("UPDATE saga_definitions SET version = 1 WHERE saga = 'order'"))
     await some(database, 1, INSTANCES, "order")
-    with pytest.raises(ConfigError, match=r"live instances of saga 'order' need it: cmd\.reserve belongs to saga"):
+    with pytest.raises(ConfigError, match=r"needed by live instances of saga 'order': cmd\.reserve belongs to saga"):
         await node(database, thief).record()

@@ -129,7 +129,7 @@ async def test_what_cannot_be_moved_is_told_and_left(database: Database, of: Of)
             (one.id, one.key, version, "APP_INITIATED") for one, version in ((out, 1), (held, 1), (unknown, 2))
         ]
         reasons = [one.reason for one in result.refused]
-        assert "is out" in reasons[0]
+        assert "was sent and may be running" in reasons[0]
         assert "held events" in reasons[1]
         assert reasons[2] == "version 2 is neither stored nor in this code"
         assert await now(database, pair, [out, held, gone, newer, unknown]) == before

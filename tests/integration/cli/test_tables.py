@@ -131,10 +131,10 @@ def test_what_people_did(api: FakeApi, shell: Shell) -> None:
 
 
 def test_every_worker(api: FakeApi, shell: Shell) -> None:
-    worker = {"id": "w-1", "state": "ALIVE", "queues": [], "commands": ["cmd.pay"], "jobs": 0,
+    worker = {"id": "w-1", "state": "ALIVE", "queues": ["reports"], "jobs": 0, "lostPlaces": 0,
               "beatAt": "2026-01-31T15:00:05.000000Z", "startedAt": "2026-01-31T12:00:00.000000Z"}  # fmt: skip
     api.on("GET", "/workers", page(worker))
-    assert shell("workers").out.splitlines()[1].split() == ["w-1", "ALIVE", "-", "cmd.pay", "now", "3", "h", "ago"]
+    assert shell("workers").out.splitlines()[1].split() == ["w-1", "ALIVE", "reports", "now", "3", "h", "ago"]
 
 
 def test_the_sagas_that_there_are(api: FakeApi, shell: Shell) -> None:

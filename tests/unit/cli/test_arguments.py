@@ -45,7 +45,7 @@ COMMANDS = {
     },
     ("deadlines",): {"list", "extend", "cancel"},
     ("cluster",): {"status", "drain"},
-    ("jobs",): {"submit", "list", "show", "why", "logs", "retry", "cancel"},
+    ("jobs",): {"submit", "list", "show", "logs", "cancel"},
     ("config",): {"show"},
 }
 LATER = {
