@@ -142,8 +142,9 @@ class Process:
         searched = pattern, self.log_path.stat().st_size
         if searched == self._searched:
             return False  # it was not there, and nothing was printed since
-        self._searched = searched
-        return re.search(pattern, self.log(), re.MULTILINE) is not None
+        found = re.search(pattern, self.log(), re.MULTILINE) is not None
+        self._searched = None if found else searched
+        return found
 
     def _found(self, pattern: str) -> re.Match[str]:
         match = re.search(pattern, self.log(), re.MULTILINE)
