@@ -7,7 +7,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 GREEN, RED, YELLOW, DIM = "32", "31", "33", "2"
 GAP = 2
