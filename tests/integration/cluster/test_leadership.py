@@ -177,7 +177,7 @@ async def test_a_duty_that_does_not_stop_keeps_neither_the_successor_nor_the_end
     async with timed(6.0):
         await asyncio.wait_for(ending, 6.0)
     assert (await election.handovers())[0].reason == "resigned"
-    assert "term 1: leader duties did not stop in time; abandoned" in caplog.text
+    assert "leader duties of term 1 did not stop in time and are abandoned" in caplog.text
     let.set()
     await eventually(lambda: first.running == [], deadline=5, message="it ends when it is let")
 
