@@ -36,7 +36,7 @@ def runs() -> Iterator[Simulation]:
 @pytest.mark.req("S0-2", "S0-10", "S0-54", "S0-72")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_it_is_known_who_leads_and_who_lives(runs: Simulation, scale: Callable[[int, int], int], part: int) -> None:
-    seeds = scale(80, 2_000) // PARTS
+    seeds = scale(200, 2_000) // PARTS
     failed: list[str] = []
     seen: Counter[str] = Counter()
     for seed in range(part * seeds, (part + 1) * seeds):

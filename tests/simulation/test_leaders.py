@@ -30,7 +30,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 @pytest.mark.req("S0-2", "S0-7", "S0-10", "S0-72", "DC-7")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_there_is_one_leader_a_term_and_always_one_in_the_end(scale: Callable[[int, int], int], part: int) -> None:
-    seeds = scale(400, 10_000) // PARTS
+    seeds = scale(2_000, 10_000) // PARTS
     failed: list[str] = []
     seen: Counter[str] = Counter()
     for seed in range(part * seeds, (part + 1) * seeds):
