@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.architecture.source import modules
+from tests.processor_time import cpu_seconds, least_cpu_seconds
 
 POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 """Parts of the standard library that not every system has (its documentation says "Availability: Unix")."""
@@ -47,23 +47,13 @@ def test_what_is_heavy_is_loaded_by_who_needs_it(arguments: tuple[str, ...], nee
     ids=["import", "help"],
 )
 def test_the_times_that_are_promised(command: tuple[str, ...], promised_s: float) -> None:
-    assert min(cpu_seconds(command) for _ in range(3)) < promised_s
+    assert least_cpu_seconds(command, runs=3) < promised_s
 
 
 def test_the_time_of_a_process_is_measured() -> None:
     busy = "import time\nwhile time.process_time() < 0.35: pass"
     assert cpu_seconds((sys.executable, "-c", busy)) > 0.3
     assert cpu_seconds((sys.executable, "-c", "import time; time.sleep(0.35)")) < 0.3
-
-
-def cpu_seconds(command: tuple[str, ...]) -> float:
-    """The processor's time for the whole process, the interpreter's own start in it: what else runs on the machine does
-    not count."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return used.ru_utime + used.ru_stime
 
 
 def test_what_only_some_systems_have_is_imported_where_it_is_used() -> None:
