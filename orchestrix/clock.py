@@ -80,7 +80,7 @@ def uniform(low: float, high: float) -> float:
 
 
 def token() -> str:
-    """Sixteen hex digits that nobody can guess."""
+    """Sixteen hex digits that cannot be guessed."""
     return _source.entropy(8).hex()
 
 

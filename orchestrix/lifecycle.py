@@ -67,7 +67,7 @@ class Services:
         self._started: list[Service] = []
 
     async def start(self) -> None:
-        """Starts all; if one fails, those already started are stopped and the error goes on."""
+        """Starts all; if one fails, those already started are stopped and the error is raised."""
         try:
             for part in self._parts:
                 self._started.append(part)
@@ -107,14 +107,14 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 def abandon(*tasks: asyncio.Future[Any]) -> None:
-    """Goes on without them: they are kept until they have ended, and their errors are ignored."""
+    """Continues without them: they are kept until they have ended, and their errors are ignored."""
     for task in tasks:
         _left.add(task)
         task.add_done_callback(_forgotten)
 
 
 async def shielded(work: Awaitable[T]) -> T:
-    """What `work` returns. It goes on if the caller is cancelled, and its errors are ignored then."""
+    """What `work` returns. It continues if the caller is cancelled, and its errors are ignored then."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

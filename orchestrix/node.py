@@ -94,7 +94,7 @@ class Node:
 
     @property
     def current_id(self) -> str:
-        """Its present id in the cluster: not its name, where it was declared dead and has joined anew."""
+        """Its present id in the cluster: not its name, where it was declared dead and has joined again."""
         coordinator = self.cluster.coordinator
         return self.context.name if coordinator is None else coordinator.node_id
 
@@ -126,7 +126,7 @@ class Node:
     async def resign(self) -> None:
         """Lets another node lead, so that the cluster does not wait for the end of this one.
 
-        A node that is `alone` counts as stopping from now on. It keeps its jobs, which nobody else could take.
+        A node that is `alone` counts as stopping from now on. It keeps its jobs, which no other node could take.
         """
         coordinator = self.cluster.coordinator
         if coordinator is None:

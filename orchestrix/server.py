@@ -50,7 +50,7 @@ BEGIN_S: Final = 5.0
 ROLES: Final = ("api", "orchestrator", "coordinator")
 _NAME_IT: Final = "set ORCHESTRIX_{}, or {} in orchestrix.toml"
 TRUSTED_PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
-"""uvicorn's own variable: whose `X-Forwarded-For` is believed. Without it nobody's is, for anybody can send one."""
+"""uvicorn's own variable: whose `X-Forwarded-For` is believed. Without it no one's is, for any client can send one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable
     Its lifespan builds, starts and stops the node. The server listens and decides when to stop, and has to close open
     requests itself (`--timeout-graceful-shutdown 5`): streams have no end. Routes that are added to it come before the
     API's. `settings` may be the path of an `orchestrix.toml`; without it, that file is looked for as by the command.
-    The environment's settings beat those of the file.
+    The environment's settings come before those of the file.
 
     Raises `ConfigError` and `DefinitionError`; starting it raises `SchemaMismatch`.
     """
@@ -289,7 +289,7 @@ async def run_dev(
             try:
                 cut_off(dev.node.context.name)
             finally:
-                dev.worker.cut_off()  # it writes to a terminal, or to a pipe that nobody reads
+                dev.worker.cut_off()  # it writes to a terminal, or to a pipe without a reader
 
         await _run(dev.node, dev.worker, nearby(*api_ports), announce, lambda: dev.broker_url, last)
 

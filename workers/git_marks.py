@@ -23,7 +23,7 @@ FORMER_KEY: Final = "idempotencyKey"
 
 @contextmanager
 def alone(root: Path, app_id: int) -> Iterator[None]:
-    """Nobody else, in any process, decides inside the block what becomes of the app's repository.
+    """No one else, in any process, decides inside the block what becomes of the app's repository.
 
     Blocks its thread until it is its turn. The lock is that of an open file: a killed process lets it go. The file
     stays, because waiting processes have it open.

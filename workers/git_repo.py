@@ -87,7 +87,7 @@ async def create(context: Context, command: Command) -> dict[str, Any] | None:
 
 @handles("cmd.deleteGitRepo")
 async def delete(context: Context, command: Command) -> dict[str, Any] | None:
-    """Moves the app's repository to the archive, because it may hold the only copy of somebody's work.
+    """Moves the app's repository to the archive, because it may hold the only copy of a user's work.
 
     Attempts that may still be in flight are refused from now on. Raises `Permanent` if something is in the place that
     the step did not make, and `Transient` if the disk fails.
@@ -218,7 +218,7 @@ def _sweep_once(root: Path) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """Removes what workers left behind that were killed while they built."""
+    """Removes what is left of workers that were killed while they built."""
     limit = time.time() - OLD_S
     for leftover in root.glob(f"{UNFINISHED}*"):
         with suppress(FileNotFoundError):  # a living worker has just finished it

@@ -1,4 +1,4 @@
-"""Authentication: who calls, and how often somebody may try a wrong token."""
+"""Authentication: who calls, and how many wrong tokens an address may try."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASK: Final = 'send "Authorization: Bearer <token>"'
 def actor(request: Request, tokens: Mapping[str, str]) -> str:
     """The name of the token that the request carries (RFC 6750, 2.1), `anonymous` where there are no tokens at all.
 
-    Raises `Problem` 401. All tokens are compared, and each in the same time, so that the time tells nothing.
+    Raises `Problem` 401. All tokens are compared, and each in the same time, so that the time reveals nothing.
     """
     if not tokens:
         return ANONYMOUS
@@ -47,8 +47,8 @@ def actor(request: Request, tokens: Mapping[str, str]) -> str:
 class Door:
     """Lets in who has a token, and limits the guesses of an address.
 
-    An address without guesses left hears 429 whatever it sends, so that a right guess tells nothing, but for tokens
-    that came from it before: who guesses behind a proxy locks nobody out who is at work there.
+    An address without guesses left gets 429 whatever it sends, so that a right guess reveals nothing, but for tokens
+    that came from it before: guesses behind a proxy do not lock out the other users there.
     """
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
@@ -83,7 +83,7 @@ class Door:
         return name
 
     def knows(self, request: Request) -> bool:
-        """Whether whoever asks may know what is only told to those who have a token. A wrong one is a guess here, too;
+        """Whether whoever asks may know what is shown only to those who have a token. A wrong one is a guess here, too;
         none at all leaves no line: probes send none.
         """
         if self._tokens and "authorization" not in request.headers:

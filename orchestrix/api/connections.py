@@ -1,8 +1,9 @@
 """HTTP connections: each has a limit of time for its head, body and reader, and their number is bounded.
 
 uvicorn waits for ever for the end of a head or of a body. Here a check of all connections once a second closes those
-whose time is over, which costs a request nothing; where a request has begun, the answer 408 comes first. Above the
-bound the connection that has been idle longest makes room for a new one. What is no HTTP is answered by a problem too.
+whose time limit has passed, which costs a request nothing; where a request has begun, the answer 408 comes first. Above
+the bound the connection that has been idle longest makes room for a new one. What is no HTTP is answered by a problem
+too.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ConnectionSlots:
         self._log_limiter = LogThrottle(60.0)
 
     def free_one(self, newcomer: HttpConnection) -> None:
-        """Closes the connection that has been idle longest; `newcomer` itself where all others are at work."""
+        """Closes the connection that has been idle longest; `newcomer` itself where all others are in use."""
         other = next(iter(self.idle))
         if other is newcomer:
             newcomer.end(_full())
@@ -123,7 +124,7 @@ class HttpConnection(H11Protocol):
         return self.transport.close()
 
     def check(self, now: float) -> None:
-        """Ends the connection if its time is over."""
+        """Ends the connection if its time limit has passed."""
         limits = self.room.limits
         if self.transport.is_closing():
             self._closing_since = self._closing_since or now
@@ -155,7 +156,7 @@ class HttpConnection(H11Protocol):
         super().resume_writing()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Anybody could fill the log by it. The request is answered as if it did not ask for an upgrade."""
+        """Any client could fill the log by it. The request is answered as if it did not ask for an upgrade."""
 
     def _answer(self, problem: Problem) -> None:
         response = problem.response()
@@ -211,8 +212,8 @@ class Server(uvicorn.Server):
 
 
 def config(app: Any, limits: ConnectionLimits, *, stop: int, proxied: bool = False) -> uvicorn.Config:
-    """How `app` is served; open requests have `stop` seconds at the end. `proxied`: a proxy's word about the client's
-    address counts.
+    """How `app` is served; open requests have `stop` seconds at the end. `proxied`: the client's address is the one
+    that a proxy names.
     """
 
     class Bounded(HttpConnection):

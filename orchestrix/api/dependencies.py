@@ -110,7 +110,7 @@ class ApiContext:
     health: Health
     version: str
     silent: float
-    """Seconds without a beat after which a worker's attempts are lost."""
+    """Seconds without a heartbeat after which a worker's attempts are lost."""
     guard: OriginGuard = field(default_factory=OriginGuard)
     streams: Streams = field(default_factory=lambda: Streams(1000))
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -23,7 +23,7 @@ HEADERS: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-refe
 
 
 ENTRANCE: Final = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
-"""What is told at `/`, to anybody."""
+"""The answer of `/`, for which no token is needed."""
 
 
 def add(app: FastAPI, door: Door) -> None:

@@ -101,7 +101,7 @@ def moved_on(current: int) -> Problem:
 
 
 def last_event_id(request: Request) -> int | None:
-    """The version behind which a stream goes on; raises `Problem` 400 if it is none."""
+    """The version after which a stream continues; raises `Problem` 400 if it is none."""
     text = request.headers.get("last-event-id", "")
     if not text:
         return None

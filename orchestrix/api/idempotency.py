@@ -30,7 +30,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 def key_of(request: Request, actor: str, body: Mapping[str, Any], render: Callable[[R], Response]) -> Keyed[R] | None:
     """The request's key, whose answers are made by `render` of what was done; None without one.
 
-    It is the key of `actor` alone: nobody gets an answer that was made for somebody else. Raises `Problem` 400.
+    It is the key of `actor` alone: no client gets an answer that was made for another one. Raises `Problem` 400.
     """
     values = request.headers.getlist(IDEMPOTENCY_KEY)
     if not values:

@@ -26,13 +26,13 @@ MAX_BODY: Final = 256 * 1024
 
 
 GZIP_FROM: Final = 1024
-"""Bytes of an answer from which on it is compressed, where that is wanted."""
+"""Bytes of an answer from which on it is compressed, where the client accepts that."""
 SHOWN_HEADERS: Final = ("Allow", "ETag", "Link", "Location", "Retry-After", "WWW-Authenticate", CORRELATION, REPLAYED)
 """Headers of answers that pages of other sites may read."""
 
 
 class CrossOrigin:
-    """Tells browsers which other sites' pages may call the API (CORS), if there are some."""
+    """Names to browsers the other sites whose pages may call the API (CORS), if there are some."""
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
         self._app, self._origins = app, origins
@@ -42,12 +42,12 @@ class CrossOrigin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         allowed = scope["type"] == "http" and Headers(scope=scope).get("origin") in self._origins
-        # Others hear what the API itself says to them: a problem.
+        # Others get what the API itself answers: a problem.
         await (self._cors if allowed else self._app)(scope, receive, send)
 
 
 class ApiMiddleware:
-    """The outermost layer: whose pages may ask, correlation ids, the size limit, errors that nobody caught, and the
+    """The outermost layer: whose pages may ask, correlation ids, the size limit, uncaught errors, and the
     access log.
 
     Plain ASGI without tasks of its own: a client that goes away never cancels a handler.

@@ -38,7 +38,7 @@ MAX_PART: Final = 1000
 
 @dataclass(slots=True)
 class Call:
-    """One request of somebody who may ask. `status` is that of its success, `sent` its body, if it
+    """One authenticated request. `status` is that of its success, `sent` its body, if it
     has one.
     """
 
@@ -73,7 +73,7 @@ class Call:
 
 Handler = Callable[..., Awaitable[Answer | Response]]
 Refusal = Callable[[Exception, Any], problems.Problem | None]
-"""The problem that an error of the handler is, by what the path named; None for one that is told as everywhere."""
+"""The problem that an error of the handler is, by what the path named; None for one that is reported as everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Operation:
     The handler gets the call; then what `of` finds in the path, which may be a problem 404; then the query; then the
     body: those of them that it has. An answer that it returns has the `status`; a response goes as it is. `headers` are
     those of requests, `problems` the codes beside those that follow from the rest. Without a `query` model all
-    parameters pass, for probes that add some against caches. Nobody needs a token for what is `public`.
+    parameters pass, for probes that add some against caches. What is `public` needs no token.
     """
 
     method: str
@@ -118,7 +118,7 @@ class Operations:
     """The operations of one noun, in the order of their declaration.
 
     A handler declares its query, its body and its answer by its signature; its name is that of the operation, and its
-    docstring the description, in which `a_one` stands for `{}`. What cannot be seen there is told beside the path.
+    docstring the description, in which `a_one` stands for `{}`. What cannot be seen there is given beside the path.
     """
 
     def __init__(self, tag: str, *, a_one: str = "", refusal: Refusal | None = None) -> None:

@@ -1,9 +1,9 @@
-"""Origin guard: keeps other web sites from using an API through somebody's browser.
+"""Origin guard: keeps other web sites from using an API through a user's browser.
 
-A browser sends a request to whatever a page names, `127.0.0.1` too. Two rules prevent that. While the API asks
-nobody for a token, `Host` has to be a name of loopback or one that the operator allows: a page whose own name was
+A browser sends a request to whatever a page names, `127.0.0.1` too. Two rules prevent that. While the API needs
+no token, `Host` has to be a name of loopback or one that the operator allows: a page whose own name was
 pointed to loopback (DNS rebinding) sends that name. And, always, what changes something has to come from the API's own
-origin, as `Sec-Fetch-Site` and `Origin` tell; clients that are no browsers send neither.
+origin, as `Sec-Fetch-Site` and `Origin` say; clients that are no browsers send neither.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def decode(order: str, cursor: str, kind: type[T]) -> tuple[T, int]:
     """The sort value, which is a `kind`, and the id in `cursor`.
 
     Raises `Problem` 400 if it was not made by `encode` for the same order. The sum in it guards against mistakes, not
-    against people: a cursor shows nobody more than the list itself does.
+    against attacks: a cursor shows no more than the list itself does.
     """
     made_for, plain, last_id = _opened(cursor)
     if made_for != order:
@@ -70,7 +70,9 @@ def next_link(request: Request, cursor: str | None) -> dict[str, str]:
 
 
 def which(cursor: str, orders: Sequence[str]) -> int:
-    """For which of `orders`, by its place, `cursor` was made. Raises `Problem` 400 if for none of them."""
+    """The place in `orders` of the one for which `cursor` was made. Raises `Problem` 400 if for none of
+    them.
+    """
     made_for = _opened(cursor)[0]
     if made_for not in orders:
         raise _other()

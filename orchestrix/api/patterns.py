@@ -1,4 +1,4 @@
-"""Patterns: which texts are taken, as the document says it; people are told in words."""
+"""Patterns: which texts are taken, as the OpenAPI document says it; errors describe them in words."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ JITTER: Final = r"^([1-9][0-9]{0,6}ms|[1-9][0-9]{0,3}s?|[1-9][0-9]{0,2}m|([1-9]|
 DURATION: Final = r"^((60|[1-5]?[0-9])s?|[1-5]?[0-9]{1,4}ms)$"
 """At most 60 s."""
 UNTOLD: Final = frozenset({VISIBLE, NAME, REASON, SPAN, INTERVAL, JITTER, DURATION})
-"""Those that nobody would understand who reads them in an error."""
+"""Those that a reader of an error would not understand."""

@@ -140,7 +140,7 @@ def not_found(what: str) -> Problem:
 
 
 def internal_error() -> Problem:
-    """500 that tells nothing about the inside; the log has the rest under the same correlation id."""
+    """500 that shows nothing of the cause; the log has the rest under the same correlation id."""
     return Problem("internal_error", "Unexpected error: the log has it under this X-Correlation-ID.")
 
 

@@ -42,7 +42,7 @@ class Form:
 
     @property
     def kind(self) -> str:
-        """What is wanted there, with its bounds. `ANYTHING` where that is not known."""
+        """What is expected there, with its bounds. `ANYTHING` where that is not known."""
         words = list(dict.fromkeys(word for node in self.nodes if (word := _word(node))))
         return " or ".join([word for word in words if word != "null"] or words) or ANYTHING
 
@@ -61,7 +61,7 @@ def form_of(model: type[BaseModel] | None) -> Form:
 
 def _schema(model: type[BaseModel]) -> Node:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PydanticJsonSchemaWarning)  # about defaults, which nobody asks for here
+        warnings.simplefilter("ignore", PydanticJsonSchemaWarning)  # about defaults, which are not used here
         try:
             return model.model_json_schema()
         except Exception:  # an author's model may describe itself, and fail in any way

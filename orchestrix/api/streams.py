@@ -26,7 +26,7 @@ SLICE_S: Final = 1.0
 """Seconds after which a waiting request sees that the process is stopping."""
 HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 OVER: Final = {204: "It has ended and the client has seen it all."}
-"""What an `EventSource` hears that has nothing to come back for."""
+"""The answer to an `EventSource` that need not reconnect."""
 
 
 def event(name: str, id: str | None, data: Answer) -> bytes:
@@ -46,7 +46,7 @@ async def _begun(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for one in events:
             yield one
     except RetryableError as error:
-        # The answer has begun, so its status cannot change any more: the client reconnects and goes on where it was.
+        # The answer has begun, so its status cannot change any more: the client reconnects and continues where it was.
         log.debug("a stream ends early: %s", error)
 
 

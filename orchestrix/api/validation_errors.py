@@ -13,16 +13,16 @@ from orchestrix.api.schema_text import ANYTHING, Form, form_of
 from orchestrix.saga.validation.model_errors import MAX_ERRORS
 
 UNSEEN: Final = object()
-"""In the place of data that nobody has kept."""
+"""In the place of data that were not kept."""
 MOST_KNOWN: Final = 20
-"""So many of the names that are known are told."""
+"""At most so many of the known names are listed."""
 LONGEST: Final = 500
 """Characters of a place, and of what is said about it."""
 
 _PYDANTICS: Final = frozenset(get_args(ErrorType))
-"""The types of errors whose words are pydantic's; those of all others are the author's own."""
+"""The types of errors whose texts are pydantic's; those of all others are the author's own."""
 _SAID: Final = ("value_error", "assertion_error")
-"""Here the author's words stand behind pydantic's."""
+"""Here the author's text follows pydantic's."""
 
 # What a JSON schema does not say, or says in another way than people do.
 _SENTENCES: Final[Mapping[str, str]] = {
@@ -85,9 +85,9 @@ def wrong_fields(
 ) -> list[dict[str, str]]:
     """JSON pointer and sentence for each of `errors`, as pydantic reports them about `data` that is no `model`.
 
-    No word of pydantic's, and no name of a class, is in the sentences. `above` are the fields that `data` came in.
+    The sentences have none of pydantic's texts and no names of classes. `above` are the fields that `data` came in.
     Branches of a union that fail at one and the same place are one error. Of more than `MAX_ERRORS` the first ones are
-    told.
+    reported.
     """
     texts: dict[Place, list[str]] = {}
     for error in errors:
@@ -117,7 +117,7 @@ def _joined(sentences: list[str]) -> list[str]:
 def _is_described(error: Mapping[str, Any], model: type[BaseModel] | None, value: object) -> tuple[Place, str]:
     try:
         return _describe(error, form_of(model), value)
-    except Exception:  # an author may have written any schema himself, also one that nobody can read
+    except Exception:  # an author may have written any schema himself, also an invalid one
         return _describe(error, form_of(None), value)
 
 

@@ -16,7 +16,7 @@ from orchestrix.saga.validation.names import MAX_NAME_LENGTH, normal
 
 LONGEST_REASON: Final = 500
 NO_REASON: Final = "no reason was given"
-"""The reason of what somebody has asked for without one."""
+"""The reason of a request that gives none."""
 SHORTEST_SPAN: Final = timedelta(milliseconds=1)
 LONGEST_SPAN: Final = timedelta(days=3650)
 NAME_ABOUT: Final = (

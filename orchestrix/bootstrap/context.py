@@ -1,4 +1,4 @@
-"""Node context: what all assemblies of a node's rooms are given, and the signals that are made before the parts."""
+"""Node context: what all assemblies of a node are given, and the signals that are made before the parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NodeSignals:
     """Versions of sagas were read that only other nodes had."""
 
     def node_notified(self) -> None:
-        """Somebody has notified this node: a job is due, a schedule has changed, or it is to drain."""
+        """This node was notified: a job is due, a schedule has changed, or it is to drain."""
         self.jobs.due.set()
         self.schedules_due.set()
         self.jobs.drain_requested.set()
@@ -37,7 +37,7 @@ class NodeSignals:
 class NodeContext:
     """The settings, connections and signals of one node, whose name is `name`.
 
-    `alone`: the broker lives and dies with this process, so nobody else sends again what it has lost.
+    `alone`: the broker lives and dies with this process, so no other node sends again what it has lost.
     """
 
     name: str

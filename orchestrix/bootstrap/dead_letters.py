@@ -1,4 +1,4 @@
-"""Dead letters assembly: what a node does with messages that nobody could handle."""
+"""Dead letters assembly: what a node does with messages that could not be handled."""
 
 from __future__ import annotations
 

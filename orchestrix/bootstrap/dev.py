@@ -29,7 +29,7 @@ REPOSITORIES: Final = "repos"
 def tighten(folder: Path) -> None:
     """Removes the permissions of all but the owner in the folder of a `dev`, which is made where it is missing.
 
-    Folders first: nobody else can reach what is in a closed one. What we may not change is left as it is, for the
+    Folders first: other users cannot reach what is in a closed one. What we may not change is left as it is, for the
     closed folder around it suffices. Raises `OSError` if the folder cannot be made.
     """
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ class PreviousDev:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """Its jobs in progress: so many begin anew, and so many have failed, for they had no retries left."""
+    """Its jobs in progress: so many begin again, and so many have failed, for they had no retries left."""
 
     again: int = 0
     failed: int = 0
@@ -56,7 +56,7 @@ class RecoveryResult:
 async def declare_dead(database: Database, previous: PreviousDev) -> RecoveryResult:
     """Does at once what the time-outs would do after a minute: declares its node dead, and its worker's attempts lost.
 
-    Other workers of its broker go on, and so do their attempts. Where that cannot be written now, the time-outs will
+    Other workers of its broker continue, and so do their attempts. Where that cannot be written now, the time-outs will
     do it.
     """
     try:

@@ -119,7 +119,7 @@ class DevWorker:
 
 
 def _is_left(left: Mapping[str, int], queue: str) -> bool:
-    """Whether anything is in a queue, or in one whose name each connection makes anew."""
+    """Whether anything is in a queue, or in one whose name each connection chooses."""
     if CONNECTION not in queue:
         return bool(left.get(queue))
     return any(count and name.startswith(queue.removesuffix(CONNECTION)) for name, count in left.items())

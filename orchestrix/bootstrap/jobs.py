@@ -21,7 +21,7 @@ from orchestrix.outbox.relay import OutboxRelay
 
 LINK_HEARTBEAT_S: Final = 3
 """Seconds: for two to three of them the broker keeps the queues of jobs for a connection that is broken on our side
-alone, and gives the messages of workers to nobody else."""
+alone, and gives the messages of workers to no other node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class JobNotifiers:
 
 @dataclass(frozen=True, slots=True)
 class NodeJobs:
-    """A node's services for jobs, whatever its roles. `stops` tells workers that an attempt is over."""
+    """A node's services for jobs, whatever its roles. `stops` notifies workers that an attempt is over."""
 
     notifiers: JobNotifiers
     stops: StopPublisher

@@ -26,8 +26,8 @@ def nearby(*wanted: int) -> Iterator[int]:
 def listening(host: str, ports: Iterable[int]) -> socket.socket:
     """A socket that listens on the first of `ports` that it can have.
 
-    Nobody can take the port between check and use, for there is no check. Raises `ConfigError` that says why it
-    cannot listen there, or that this machine has no such host.
+    No other process can take the port between check and use, for there is no check. Raises `ConfigError` that says why
+    it cannot listen there, or that this machine has no such host.
     """
     refused = "no port is named"
     for port in ports:

@@ -1,4 +1,4 @@
-"""Worker process: runs a worker until it is told to stop."""
+"""Worker process: runs a worker until it is signalled to stop."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class WriteProbe:
         if problem is not None and not self._logged:
             log.warning("the database does not accept writes: %s", problem)
         elif problem is None and self._logged:
-            self._database.renew()  # before anybody is told that all is well
+            self._database.renew()  # before all is reported as well
             log.warning("the database accepts writes again")
         self._logged = problem is not None
         self.problem = problem

@@ -43,7 +43,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The outcome for one message, with the broker's or the client's own words where it was not confirmed.
+    """The outcome for one message, with the broker's or the client's own reason where it was not confirmed.
 
     `channel_closed` says that an error of the broker closed the channel while this message was in flight, so that one
     of the messages of this batch is the cause: send them again one by one.
@@ -131,7 +131,7 @@ def topology_now(wanted: WantedTopology | None) -> Topology | None:
 
 
 class LinkState(Enum):
-    """The life of the connection to the broker."""
+    """The states of the connection to the broker."""
 
     DOWN = "down"
     CONNECTING = "connecting"
@@ -267,7 +267,7 @@ class Broker(Protocol):
 
     async def declare(self, topology: Topology) -> None:
         """Declares what is missing. Raises `Unavailable` (broker away), or `ConfigError` that names the queue or
-        exchange that exists with other arguments; that one is left alone."""
+        exchange that exists with other arguments; that one is left as it is."""
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         """(messages ready, consumers) by a passive declare; None if there is no such queue. Raises `Unavailable`."""

@@ -15,16 +15,16 @@ UNROUTABLE_KEY: Final = "orchestrix.nobody"
 PROBE_TIMEOUT_S: Final = 5.0
 """Seconds that the broker has for that, over a link that may be slow."""
 PROBE_INTERVAL_S: Final = 5.0
-"""Seconds between two probes where nobody asks."""
+"""Seconds between two probes without a caller."""
 BLOCKED_POLL_INTERVAL_S: Final = 0.1
 """Seconds between two checks for `blocked` while a probe waits for its answer."""
 
 
 async def accepts_messages(broker: Broker) -> bool:
-    """Whether the broker takes a message that goes to nobody.
+    """Whether the broker takes a message that is bound to no queue.
 
     An alarm of the broker (memory, disk) blocks all that publish, but it notifies only those that try: an idle
-    connection learns of it by this alone. To be asked before a timeout counts against somebody who has to publish.
+    connection learns of it by this alone. To be asked before a timeout counts against a process that has to publish.
     """
     if broker.state is not LinkState.UP or broker.blocked is not None:
         return False

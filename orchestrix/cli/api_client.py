@@ -57,7 +57,7 @@ class ApiClient:
     """The API at `url`, asked with `token`. Every call raises the error that fits the answer, else `Unavailable`.
 
     `withheld`: there is a token, but it is not for this address. `flags` has the option for each name of the API, so
-    that its errors can speak of options.
+    that its errors can name options.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from orchestrix.errors import Invalid, OutcomeUnknown
 
 
 def api_of(arguments: argparse.Namespace) -> ApiClient:
-    """The API of the settings, asked with their token. Raises `ConfigError` and `Unavailable` if nobody names one."""
+    """The API of the settings, asked with their token. Raises `ConfigError` and `Unavailable` if none is configured."""
     known: ApiClient | None = getattr(arguments, "client", None)
     if known is not None:
         return known
@@ -41,7 +41,7 @@ def api_at(settings: Settings, folder: Path, flags: Mapping[str, str] | None = N
 
 def _by_the_folder(settings: Settings) -> bool:
     """Whether the address is that of a file found in the working directory, which does not have the
-    token as well: anybody may own the folder."""
+    token as well: the folder may be another user's."""
     origin = settings.origin
     return origin.source == HERE and "api_url" in origin.counting and "api.token" not in origin.counting
 
@@ -92,7 +92,7 @@ def body_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _given(arguments: argparse.Namespace, wanted: Callable[[str], bool]) -> Iterator[tuple[Option, Any]]:
-    """The options that go where it is wanted and have a value, with what is sent of it."""
+    """The options that go to that place and have a value, with what is sent of it."""
     for one in filter(lambda one: wanted(one.to), arguments.declared.flat):
         value = getattr(arguments, one.dest)
         if value is not None and value != []:
@@ -140,5 +140,5 @@ def user() -> str | None:
     """This machine's user."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container can run under a number that nobody has
+    except (OSError, KeyError, ImportError):  # a container can run under a number without a user
         return None

@@ -28,7 +28,7 @@ def parse(argv: Sequence[str]) -> Callable[[], int]:
 
 
 def _help() -> int:
-    """For a line without a word: the exit code is that of a wrong one."""
+    """For a line without a command: the exit code is that of a wrong one."""
     made(()).print_help(sys.stderr)
     return USAGE
 

@@ -60,7 +60,7 @@ def path_of(folder: Path) -> Path:
 def read(folder: Path) -> DevFile | None:
     """What the file says, or None without one.
 
-    Raises `ConfigError` for a file that is not ours, or that somebody else can have written: commands and workers
+    Raises `ConfigError` for a file that is not ours, or that another user can have written: commands and workers
     send their data where it says.
     """
     path = path_of(folder)
@@ -183,7 +183,7 @@ def _left_by_one_that_was_killed(folder: Path) -> DevRun | None:
 
 
 def _trusted(path: Path) -> str:
-    """What the file says, if it is this user's and nobody else may write it. Raises `ConfigError` and `OSError`."""
+    """What the file says, if it is this user's and no other one may write it. Raises `ConfigError` and `OSError`."""
     with open(path, encoding="utf-8") as file:
         state = os.fstat(file.fileno())
         mine, open_to_others = state.st_uid == os.geteuid(), state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -250,7 +250,7 @@ def _lock(lock: int, folder: Path) -> None:
 
 
 def _flock(file: int, *, shared: bool = False) -> None:
-    """Takes the lock without waiting; raises `OSError` if somebody holds it."""
+    """Takes the lock without waiting; raises `OSError` if it is taken."""
     import fcntl  # only some systems have it, and not every command needs it
 
     fcntl.flock(file, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))

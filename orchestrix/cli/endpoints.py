@@ -14,7 +14,9 @@ EXAMPLE_API = "http://127.0.0.1:8080"
 
 
 def database(settings: Settings, folder: Path) -> str:
-    """The database's URL. Raises `ConfigError` if nobody names one, `Unavailable` if the `dev` that did is dead."""
+    """The database's URL. Raises `ConfigError` if none is configured, `Unavailable` if it is that of a `dev` that is
+    dead.
+    """
     if settings.database_url:
         return settings.database_url
     if found := devfile.running(folder):
@@ -25,7 +27,7 @@ def database(settings: Settings, folder: Path) -> str:
 def broker(settings: Settings, folder: Path) -> Callable[[], str]:
     """A function that returns the broker's URL, to be called again before each connect.
 
-    Raises `ConfigError` if nobody names one or it is `embedded`, `Unavailable` if the `dev` that did is dead.
+    Raises `ConfigError` if none is configured or it is `embedded`, `Unavailable` if it is that of a `dev` that is dead.
     """
     if url := settings.broker_url:
         _refuse_embedded(url)
@@ -38,7 +40,7 @@ def broker(settings: Settings, folder: Path) -> Callable[[], str]:
 def api(settings: Settings, folder: Path) -> str:
     """The API's URL without a slash at the end.
 
-    Raises `ConfigError` if nobody names one or it is a bad one, `Unavailable` if the `dev` that did is dead.
+    Raises `ConfigError` if none is configured or it is a bad one, `Unavailable` if it is that of a `dev` that is dead.
     There is no default: the usual port can be that of another folder's `dev`.
     """
     if settings.api_url:

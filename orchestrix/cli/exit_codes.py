@@ -26,7 +26,7 @@ def report(error: BaseException) -> int:
     """
     error = _innermost(error)
     code, message, foreseen = _judge(error)
-    with suppress(OSError):  # nobody reads stderr
+    with suppress(OSError):  # stderr has no reader
         warn(message, "error")
         if not foreseen:
             _print_details(error)

@@ -1,4 +1,4 @@
-"""Refusals: what the API refuses, in the words of the shell."""
+"""Refusals: what the API refuses, in the shell's terms."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def read(arguments: argparse.Namespace) -> Settings:
 
 
 def idle(settings: Settings) -> list[str]:
-    """A sentence for each variable without effect, and for each section of the file that nobody has declared.
+    """A sentence for each variable without effect, and for each section of the file that no module declares.
 
     Says nothing of sections where a module cannot be imported: that is reported elsewhere.
     """
@@ -131,7 +131,7 @@ def source(name: str, environ: Mapping[str, str], given: Mapping[str, Any], sett
 
 
 def chosen(name: str, arguments: argparse.Namespace, settings: Settings) -> bool:
-    """Whether anybody set it, be it to the default."""
+    """Whether it was set, be it to the default."""
     return source(name, os.environ, flags(arguments), settings) != "default"
 
 

@@ -7,7 +7,7 @@ This is the protocol's paper; the modules of this package do what it says.
 is fast and sometimes wrong: in a partitioned broker a consumer can keep a token that it no longer has. The database is
 slower and never wrong. So the queue *proposes* a leader, and the database *decides*.
 
-**Words.** A *node* is one run of one process: a name and a mark of its boot. A *term* is a number; it has one holder
+**Terms.** A *node* is one run of one process: a name and a mark of its boot. A *term* is a number; it has one holder
 for ever. The *lease row* holds the newest term, its holder, its mode and until when it is leased. A *token*
 `{term, nodeId}` is a message in the leader's queue. A *fence* is what a leader's write carries: its term and its id.
 
@@ -23,10 +23,10 @@ for ever. The *lease row* holds the newest term, its holder, its mode and until 
   first publishes the initial token `{0, ""}`: the first consumer of the queue then has a second to campaign by token.
   So the election queue stays in order, and a term ends no other that has just begun.
 - CAMPAIGNING: in one transaction, with the row locked: `term + 1, holder = me, lease_until = now + lease`, and a row in
-  `handovers`. By token it always may; by vacancy only if the row, as it is under the lock, still says so. If nobody
-  knows what became of the COMMIT, the row is read again: the id in it is this boot's, so it tells.
+  `handovers`. By token it always may; by vacancy only if the row, as it is under the lock, still says so. If the
+  outcome of the COMMIT is unknown, the row is read again: the id in it is this boot's, so it shows that.
 - LEADING begins with the commit. Then a fresh token is published, and once the broker has confirmed it, the old one is
-  acknowledged. So there is a token in the queue at every moment, and its delivery count starts anew with each leader.
+  acknowledged. So there is a token in the queue at every moment, and its delivery count starts at 0 with each leader.
   A token that names the live term is held, an older one is dropped, any other ends the leadership. Every 5 minutes the
   held one is replaced, for brokers requeue what is held for half an hour. The first write in the term notes in
   `handovers` when it was made.
@@ -38,8 +38,8 @@ for ever. The *lease row* holds the newest term, its holder, its mode and until 
   milliseconds. Duties that do not stop are waited for for a quarter of a second; after 3 s more they are abandoned:
   by L2 nothing that they still write counts.
 
-Mode `broker` is that of a leader with a link to the broker, `alone` that of one without. The mode turns from `alone` to
-`broker` when the link is there, never back: a leader that loses its link leads no more.
+Mode `broker` is that of a leader with a link to the broker, `alone` that of one without. The mode changes from `alone`
+to `broker` when the link is there, never back: a leader that loses its link leads no more.
 
 **Membership: the states of a node's row**
 
@@ -49,8 +49,8 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
 - A node writes its own row, by the database's clock, every 10 s (every second while it has no broker), and publishes
   that on the topic `orchestrix.coordinator.heartbeat`.
 - It is dead after 30 s without. Its silence counts from the latest of: its last heartbeat, the leader's first check,
-  the end of the leader's own last outage. So no stall of the leader itself, and no outage that hit everybody, makes
-  anybody dead.
+  the end of the leader's own last outage. So no stall of the leader itself, and no outage that hit all nodes, makes
+  a node dead.
 - It is dead sooner if it is missing: its exclusive queue `orchestrix.node.{nodeId}` is gone, which ends with its
   connection. The leader pings all of them; two returned pings 2 s apart, no heartbeat between them, no other missing at
   the same time, the node once seen by this very connection, and that one older than 20 s.
@@ -62,7 +62,7 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
       above all of `handovers`, so that a row that was lost, or restored from a backup, begins none again.)
 - L2  No write of an old term is committed after a newer one began. (Every leader's write ends with a read of the row
       under a shared lock; beginning a term takes the exclusive lock.)
-- L3  Some node leads again after every fault, without anybody's help, as long as one node reaches the database. (The
+- L3  Some node leads again after every fault, without an operator, as long as one node reaches the database. (The
       token is a shortcut; the lease alone suffices.)
 - L4  An undisturbed leader stays. (Its own token, coming back, is held.)
 - M1  Only a current leader declares a death, and never its own; or the next `dev` of a folder that of the last one,
@@ -83,26 +83,26 @@ Mode `broker` is that of a leader with a link to the broker, `alone` that of one
     a node's database link dead         silent, so DEAD; by itself it releases what it   30 s
                                         consumes, for its successors
     token lost (queue deleted)          the broker cancels the subscription; the node    5 s, or the lease
-                                        itself, or anybody by the lease, begins anew
+                                        itself, or any node by the lease, begins again
     token held by a hung node           the lease, after an unanswered initial token     30 s + jitter + 2 s
     tokens doubled                      dropped, or one more term                        none
     broker down                         all lose the link; by the lease, mode `alone`    5 s for the former leader
     broker back                         a node with a token or with a link deposes       2 s + jitter
     broker blocked (alarm)              the old token is held until a new one is         none, or each half hour,
                                         confirmed                                        when RabbitMQ requeues it
-    the row lost or restored            terms go on above all in `handovers`             a campaign
+    the row lost or restored            the next term is above all in `handovers`        a campaign
     the clock set back                  a lease with more than two lengths left is not   two leases
                                         believed, nor a heartbeat in the future
-    database down                       nobody leads; campaigns fail for 5 s each and    until it is back
+    database down                       no leader; campaigns fail for 5 s each and       until it is back
                                         hand the token on
     answer to COMMIT lost               the row is read again                            campaign limit
     broker nodes cut apart              two believe, one is in the row                   the other's next renewal
     a follower killed                   missing by its queue                             4 s, else 30 s
     several killed at once              by silence alone                                 30 s
     leader and follower killed          the next leader has received both's heartbeats   30 s (several at once)
-    broker restarted                    all presence queues gone: several at once,       nobody dies
+    broker restarted                    all presence queues gone: several at once,       no node is dead
                                         and the leader's own link is new
-    database stopped for minutes        the leader's own outage                          nobody dies
+    database stopped for minutes        the leader's own outage                          no node is dead
     a node without broker               it sends a heartbeat every second                it lives
-    a node frozen for long              DEAD; it finds that out and joins anew           its next heartbeat
+    a node frozen for long              DEAD; it finds that out and joins again          its next heartbeat
 """

@@ -1,4 +1,4 @@
-"""Drain requester: tells a node to hand its jobs over."""
+"""Drain requester: requests that a node hand its jobs over."""
 
 from __future__ import annotations
 

@@ -89,7 +89,9 @@ class FailureDetector:
         await asyncio.sleep(self._timeouts.presence / CHECKS_BETWEEN_PINGS)
 
     async def _read_nodes(self) -> tuple[LiveNodes, datetime]:
-        """The nodes, and since when this leader listens to them. An outage of its own, or a stall, begins that anew."""
+        """The nodes, and since when this leader listens to them. An outage of its own, or a stall, begins that
+        again.
+        """
         asked = clock.monotonic()
         try:
             async with self._database.read() as connection:

@@ -37,7 +37,7 @@ class LeaderMonitor:
         await self._loop.stop()
 
     def problem(self) -> str | None:
-        """The health probe: why it is wrong that there is no leader; None while there is one, or was until lately."""
+        """The health probe: why it is wrong that there is no leader; None while there is one, or was until recently."""
         silent = 0.0 if self._since is None else clock.monotonic() - self._since
         if silent < LEADERLESS_LEASES_LIMIT * self._lease_s:
             return None

@@ -182,7 +182,7 @@ class Leadership:
         if consumer is not None:
             await consumer.close()
         if self._ending is not None:
-            await asyncio.wait({self._ending})  # a cancelled caller does not cancel it, for the duties would go on
+            await asyncio.wait({self._ending})  # a cancelled caller does not cancel it, for the duties would continue
             self._ending.result()
 
     def _begin_term(self, fence: Fence, mode: LeaderMode, until: float, token: Delivery | None) -> _LeadershipTerm:
@@ -381,7 +381,7 @@ class Leadership:
         except TimeoutError:
             if term.awaited_until is not None and clock.monotonic() >= term.awaited_until:
                 term.awaited_until = None
-                term.wake.set()  # the node that has it may lead by now: the row tells
+                term.wake.set()  # the node that has it may lead by now: the row says so
             return None
 
     async def _publish_token(self, term: _LeadershipTerm) -> None:

@@ -49,7 +49,7 @@ class LeaseStore(Protocol):
 class DatabaseLeaseStore:
     """`LeaseStore` in the database. `lease` is in seconds.
 
-    The id is that of one boot, and there is one campaign at a time: so the row tells whether a lost answer was a yes.
+    The id is that of one boot, and there is one campaign at a time: so the row shows whether a lost answer was a yes.
     """
 
     def __init__(self, database: Database, node_id: str, lease: float) -> None:

@@ -40,7 +40,7 @@ def nearest(given: str, known: Iterable[str]) -> str | None:
 
 def schema_of(group: type[BaseModel] | None, name: str) -> Mapping[str, Any]:
     """What the setting takes, as a JSON schema without what stands for "not set"; empty where there is none of it, as
-    an author's own model can have fields that no JSON schema tells."""
+    an author's own model can have fields that no JSON schema describes."""
     try:
         whole = group.model_json_schema() if group is not None else {}
     except Exception:

@@ -161,8 +161,9 @@ class Settings(SettingsGroup):
 
 
 def load(environ: Mapping[str, str] | None = None, *, file: ConfigFile | None = None, **flags: Any) -> Settings:
-    """The settings of this process: `flags` (nested names as `http__port`) beat `ORCHESTRIX_…`, which beats `file`,
-    which beats an alias. Modules of `ORCHESTRIX_SAGAS` and `ORCHESTRIX_WORKERS` are added to those of `file`.
+    """The settings of this process: `flags` (nested names as `http__port`) come before `ORCHESTRIX_…`, which come
+    before `file`, which comes before an alias. Modules of `ORCHESTRIX_SAGAS` and `ORCHESTRIX_WORKERS` are added to
+    those of `file`.
 
     Raises `ConfigError` that names each wrong value.
     """

@@ -34,7 +34,7 @@ log = logging.getLogger("orchestrix.dead_letters")
 
 LETTERS_PER_TRANSACTION: Final = 100
 LETTERS_PER_QUEUE: Final = 16
-"""Per queue: a dead letter can be as long as the broker lets anybody publish."""
+"""Per queue: a dead letter can be as long as the broker lets a client publish."""
 REDELIVERY_LIMIT: Final = 10
 """Redeliveries of a dead letter before it is republished: some brokers drop a message after 20 of them."""
 DATABASE_ERRORS: Final = (RetryableError, SchemaMismatch)
@@ -66,13 +66,13 @@ class DeadLetterCollector:
     """Takes what is in the dead-letter queues, stores a batch in one transaction, then acknowledges.
 
     Each dead letter is identified by its content, so that it is stored once however often it comes. Dead by the
-    delivery limit is no verdict: an event is sent once more, and the step of a command is told that this try failed. An
-    event whose queue was missing is sent once more too, its queue declared before, if its saga is known here. While the
-    database is unavailable, unacknowledged letters are held: a requeue counts as a delivery, and the broker drops a
-    message after too many. Those that cannot be stored for their own sake are held too; they are retried later, and
-    when that does not help go to the end of their queue, so that others come. `queues` are those that it consumes
-    instead of those of all known sagas; `on_stored` is what follows from these beside. What is beyond the `quota`
-    stays in its queue.
+    delivery limit is no verdict: an event is sent once more, and the step of a command gets an event that this try
+    failed. An event whose queue was missing is sent once more too, its queue declared before, if its saga is known
+    here. While the database is unavailable, unacknowledged dead letters are held: a requeue counts as a delivery, and
+    the broker drops a message after too many. Those that cannot be stored for their own sake are held too; they are
+    retried later, and when that does not help go to the end of their queue, so that others come. `queues` are those
+    that it consumes instead of those of all known sagas; `on_stored` is what follows from these beside. What is beyond
+    the `quota` stays in its queue.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class DeadLetterCollector:
         return {dead_letter.id: dead_letter for dead_letter in await dead_letters.lock(tx, list(ids))}
 
     async def _judge(self, tx: Transaction, dead: dict[str, ParsedDeadLetter]) -> AutomaticRedrives:
-        """The consequences of those that nobody has judged, and that this transaction has stored itself."""
+        """The consequences of those that no handler has judged, and that this transaction has stored itself."""
         undecided = [
             id for id, one in dead.items() if one.dead_letter.reason == _undecided_reason(one.dead_letter.queue)
         ]
@@ -258,7 +258,7 @@ class DeadLetterCollector:
         return queue in self._catalog.events and not dead_letter.redriven and dead_letter.body_size <= MAX_BODY
 
     def _failure_of(self, parsed: ParsedDeadLetter) -> OutboxRow | None:
-        """The event that tells the step of a dead command that this try has failed; None if it is no such command."""
+        """The event by which this try of a dead command's step has failed; None if it is no such command."""
         if parsed.dead_letter.queue not in self._catalog.commands:
             return None
         try:
@@ -295,7 +295,7 @@ class DeadLetterCollector:
 
 
 def _undecided_reason(queue: str) -> str:
-    """The reason that says that nobody has judged the message."""
+    """The reason that says that no handler has judged the message."""
     return UNROUTED_REASON if queue == UNROUTED else DELIVERY_LIMIT
 
 

@@ -19,7 +19,7 @@ from orchestrix.saga.definition import STEP_FAILED
 from orchestrix.saga.messages import MAX_BODY, MAX_ID
 
 DELIVERY_LIMIT: Final = "delivery_limit"
-"""The broker's word for a message that was redelivered too often: nobody has judged it."""
+"""The broker's reason for a message that was redelivered too often: no handler has judged it."""
 UNROUTED_REASON: Final = "unrouted"
 UNKNOWN: Final = "unknown"
 _HEADERS_LIMIT_BYTES: Final = 16 * 1024
@@ -196,7 +196,7 @@ def _reason(
 
 
 def _failure(queue: str, fields: Mapping[str, Any]) -> str | None:
-    """The error of a failure event that reached nobody."""
+    """The error of a failure event that was not handled."""
     error = fields.get("error") if queue == STEP_FAILED else None
     if not isinstance(error, dict):
         return None
@@ -255,7 +255,7 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
 
 
 def _deliveries(delivery: Delivery, reason: str) -> int:
-    """Number of failed deliveries; 0 where nobody has counted: the broker does not say at which limit it died.
+    """Number of failed deliveries; 0 where they were not counted: the broker does not say at which limit it died.
 
     The broker's own count is that of the dead-letter queue.
     """
@@ -272,7 +272,7 @@ def _times(delivery: Delivery) -> int:
 
 
 def _headers(headers: Mapping[str, object]) -> dict[str, Any]:
-    """A client's headers; those that are too many are kept only as far as they tell about the death."""
+    """A client's headers; those that are too many are kept only as far as they say why the message is dead."""
     if len(repr(headers)) <= _HEADERS_LIMIT_BYTES:
         return dict(headers)
     return {name: str(headers[name])[:500] for name in ("x-reason", "x-first-death-reason") if name in headers}

@@ -17,8 +17,8 @@ REFILL_WAIT_S: Final = 1.0
 class DeadLetterQuota:
     """So many dead letters a minute, and as many at once after a quiet minute; the rest stay in their queues.
 
-    One with an automatic consequence, so that its saga goes on, does not count: only those that wait for an operator,
-    and those that anybody with the right to publish can send.
+    One with an automatic consequence, so that its saga continues, does not count: only those that wait for an operator,
+    and those that any client with the right to publish can send.
     """
 
     def __init__(self, a_minute: int) -> None:

@@ -58,7 +58,7 @@ class RetryBuffer:
     """The unacknowledged dead letters that could not be stored for their own sake.
 
     `limit` of them use up the prefetch of their queue: those behind them have to wait. Failures are counted by
-    content, so that the retry delay goes on growing when the dead letter has gone to the end of its queue.
+    content, so that the retry delay still grows when the dead letter has gone to the end of its queue.
     """
 
     def __init__(self, limit: int) -> None:

@@ -33,14 +33,14 @@ _EXAMPLE: Final = "'30 9 * * MON-FRI' is 9:30 from Monday to Friday"
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One of the five fields: its name, and which numbers and words are allowed."""
+    """One of the five fields: its name, and which numbers and names are allowed."""
 
     name: str
     low: int
     high: int
     words: tuple[str, ...] = ()
     first: int = 0
-    """The number of the first word."""
+    """The number of the first name."""
 
     def check(self, text: str) -> None:
         """Raises `Invalid` that names the field and the part that cannot be read."""

@@ -50,7 +50,9 @@ class DispatchCapacity:
 
 
 def fair(waiting: Mapping[str, Sequence[T]], room: DispatchCapacity, served: Collection[str], limit: int) -> list[T]:
-    """Up to `limit` of those that wait, in turn from each queue, the first ones of each, as far as there is room."""
+    """Up to `limit` of those that wait, in turn from each queue, the first ones of each, as far as there are free
+    slots.
+    """
     left = {True: room.served, False: room.unserved}
     turns = [[(queue, one) for one in found[: room.queues.get(queue, 0)]] for queue, found in waiting.items()]
     chosen: list[T] = []

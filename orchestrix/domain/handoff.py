@@ -37,7 +37,7 @@ class HandoffStep(Enum):
     REMOVED = "removed"
     """Another node owns it: remove it."""
     ORPHAN_PENDING = "orphan pending"
-    """Mark it so that the leader finds a new owner, and go on to the next."""
+    """Mark it so that the leader finds a new owner, and continue with the next."""
     FORCE = "force"
     """Leave it as it is and end."""
 

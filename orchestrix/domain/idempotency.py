@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """An answer to give again. `fingerprint` tells whether the request was the same."""
+    """An answer to give again. `fingerprint` shows whether the request was the same."""
 
     fingerprint: str
     status: int

@@ -1,4 +1,4 @@
-"""Job diagnosis: why a job does not go on, and what helps."""
+"""Job diagnosis: why a job does not continue, and what helps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DISPATCH_GRACE: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class QueueWorkers:
-    """The workers of a queue: so many that send heartbeats, and so many that did so lately and do not any more.
+    """The workers of a queue: so many that send heartbeats, and so many that did so recently and do not any more.
 
     `ago` is how many seconds ago the last heartbeat of the former was. So many are `stopping`: they send heartbeats,
     and work on jobs of the queue, but take no more.
@@ -41,7 +41,8 @@ class DiagnosisContext:
     """What is known around a job: the workers of its queue, and since when there is a leader, which stores heartbeats.
 
     After `limit` seconds without a heartbeat a worker's attempts are lost. `is_read` says that the node which owns the
-    job, and consumes its messages, had a heartbeat lately; `is_empty` that no dispatch is in the queue of its workers.
+    job, and consumes its messages, had a heartbeat recently; `is_empty` that no dispatch is in the queue of its
+    workers.
     """
 
     workers: QueueWorkers
@@ -86,7 +87,7 @@ def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
 
 
 def waits_for(job: JobRow, now: datetime, context: DiagnosisContext, problem: str | None = None) -> str | None:
-    """What keeps a job from going on, in a sentence that says what helps; None for one that is as it should be.
+    """What keeps a job from continuing, in a sentence that says what helps; None for one that is as it should be.
 
     `problem` is why the broker cannot be used, if it cannot: no heartbeat can come then, and no silence counts.
     """
@@ -177,7 +178,7 @@ def _follows(job: JobRow, workers: QueueWorkers, problem: str) -> str:
 
 
 def unserved(queue: str, now: datetime, context: DiagnosisContext) -> tuple[str, str]:
-    """Why nobody begins what was sent to a queue, as in `waits_for`, and what to type or to do about it."""
+    """Why no worker starts what was sent to a queue, as in `waits_for`, and what to type or to do about it."""
     if context.led_since is None:
         return f"no leader elected ({_UNLED[DISPATCHED]})", "orchestrix serve"
     led = now - context.led_since
@@ -205,7 +206,7 @@ def _served(queue: str, workers: QueueWorkers) -> tuple[str, str]:
 
 
 def _idle(queue: str, workers: QueueWorkers) -> str:
-    """A hung worker counts as alive until its next heartbeats are missed: the age of its last one tells."""
+    """A hung worker counts as alive until its next heartbeats are missed: the age of its last one shows that."""
     ago = f"last heartbeat {duration(int(workers.ago))} ago"
     if workers.known == 1:
         return f"queue {queue}: its only worker ({ago})"

@@ -34,7 +34,7 @@ ORPHAN_PENDING: Final = "ORPHAN_PENDING"
 TIMEOUT: Final = "Timeout"
 """The type of an error that says that the attempt's time is over, whichever process has found that."""
 WORKER_STOPPED: Final = "WorkerStopped"
-"""The type of an error that says that the worker ended before the attempt, which is nobody's failure."""
+"""The type of an error that says that the worker ended before the attempt, which is no failure of the job."""
 
 RETRIES_LIMIT: Final = 1000
 _NEW_OWNER_GRACE: Final = timedelta(seconds=5)
@@ -46,7 +46,7 @@ class JobRow:
 
     `history_id` names its present attempt, or the last one; `attempt` counts all, `tries` those that count against
     `retries`. `seq` is that of the last status that was applied. `wake_at` is when it is due while it is PENDING, and
-    when its time is over while a worker has it. `channels` says whether its queues at the broker may exist: from the
+    when it times out while a worker has it. `channels` says whether its queues at the broker may exist: from the
     first dispatch until they were deleted. `owner` is the node that consumes them, since `taken_at`; each new owner
     raises `owner_epoch`.
     `traceparent` and `tracestate` are the trace of the request for it; `log_lines` and `log_bytes` are what is kept of
@@ -166,7 +166,7 @@ class AttemptStatus:
 class JobTransition:
     """A job after something has happened to it, and its attempt if that has changed.
 
-    `stop` is the history id of an attempt whose worker is to be told to stop.
+    `stop` is the history id of an attempt whose worker is to be asked to stop.
     """
 
     job: JobRow
@@ -187,7 +187,7 @@ class AttemptEnding:
     """How an attempt ended without success.
 
     `counts` says whether it uses up a try, `after` how long the next one is to wait, where the worker requests that.
-    `answered` says that the worker itself has reported the end, and need not be told.
+    `answered` says that the worker itself has reported the end, and need not be asked to stop.
     """
 
     state: str
@@ -254,7 +254,7 @@ def reported(job: JobRow, status: AttemptStatus, now: datetime, jitter: float) -
 def ended(job: JobRow, ending: AttemptEnding, now: datetime, jitter: float) -> JobTransition:
     """The present attempt has ended without success: another one follows if the policy allows it.
 
-    Whoever still works on it is told to stop.
+    A worker that still works on it is asked to stop.
     """
     stop = None if ending.answered else job.history_id
     job = replace(
@@ -317,12 +317,12 @@ def kept(job: JobRow, now: datetime) -> JobRow:
 
 
 def closed(job: JobRow, now: datetime) -> JobRow:
-    """Its queues are gone and nobody needs to own it."""
+    """Its queues are gone and it needs no owner."""
     return replace(_changed(job, now), channels=0, owner=None, ownership=None, handoff_reason=None, handoff_at=None)
 
 
 def reopened(job: JobRow, now: datetime) -> JobRow:
-    """A worker that worked on it for too long may have declared its queues anew: they have to be checked."""
+    """A worker that worked on it for too long may have declared its queues again: they have to be checked."""
     return replace(_changed(job, now), channels=1, handoff_at=now)
 
 
@@ -339,7 +339,7 @@ def _running(job: JobRow, status: AttemptStatus, now: datetime) -> JobTransition
 
 
 def _stale_status(job: JobRow, status: AttemptStatus) -> IgnoredStatus:
-    """A status of an attempt that is over. A worker that ended it by itself need not be told."""
+    """A status of an attempt that is over. A worker that ended it by itself need not be asked to stop."""
     if status.history_id == job.history_id and job.seq >= status.seq:
         return IgnoredStatus("repeated")
     return IgnoredStatus("another-attempt", status.history_id if status.status == RUNNING else None)

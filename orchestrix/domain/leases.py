@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from typing import Final
 
 NOBODY: Final = ""
-"""The holder of a term that nobody ever had."""
+"""The holder of a term that no node ever had."""
 RETAKE_DELAY_S: Final = 5.0
 """Seconds after which a node may take again the lease that it gave up, if no other node has the token."""
 DEPOSE_DELAY_S: Final = 2.0
@@ -89,7 +89,8 @@ class Lease:
 class Candidacy:
     """A node's candidacy for leadership. `by_token` says that the broker gave it the token.
 
-    `there` is for how many seconds it had been waiting in this membership when it noticed the vacancy, where it tells.
+    `there` is for how many seconds it had been waiting in this membership when it noticed the vacancy, where that is
+    known.
     """
 
     node_id: str
@@ -126,7 +127,7 @@ class WaitingCandidate:
     linked: float
     lease: float
     jitter: float
-    """From 0 to 1, drawn anew for each wait: so that not all try at the same moment."""
+    """From 0 to 1, drawn for each wait: so that not all try at the same moment."""
     single_node: bool = False
     """Whether the broker lives and dies with this process, so that a former leader has lost its link to it."""
 

@@ -64,7 +64,7 @@ class MissingNodes:
         """The node that has certainly ended, if any.
 
         `missing` are the last heartbeats of all nodes whose queue does not exist at `at` (monotonic). Where several are
-        missing it is the broker rather than they, and the count begins anew.
+        missing it is the broker rather than they, and the count begins again.
         """
         if len(missing) != 1:
             self._missed.clear()

@@ -219,7 +219,7 @@ class Firing:
 
     @property
     def outcome(self) -> FiringOutcome:
-        """The same in a word."""
+        """The same as a short name."""
         if self.runs:
             return FiringOutcome.QUEUED if self.runs[-1].held else FiringOutcome.STARTED
         return FiringOutcome.SKIPPED if self.missed is None else FiringOutcome.MISSED
@@ -235,7 +235,7 @@ def is_id(key: str) -> bool:
 def times_of(schedule: Schedule, zone: tzinfo, now: datetime | None = None) -> DueTimes:
     """The due times of `schedule`, whose time zone is `zone`. Raises `Invalid`.
 
-    With `now` an interval that was made before the clock was set back goes on by the clock as it is.
+    With `now` an interval that was made before the clock was set back continues by the clock as it is.
     """
     timing: Cron | Interval
     if schedule.cron is not None:
@@ -267,7 +267,7 @@ def reset_due_time(schedule: Schedule, times: DueTimes, now: datetime) -> Schedu
 def comes_again(run: ScheduledRun, times: DueTimes) -> bool:
     """Whether a due time that had its job needs another one where the clock was set back since that was made.
 
-    What comes so often does not wait until the old time has come again. What comes seldom has had its run.
+    What comes so often does not wait until the old time has come again. What is rarely due has had its run.
     """
     if run.due_at is None:
         return False

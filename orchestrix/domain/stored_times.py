@@ -14,7 +14,7 @@ CLOCK_TOLERANCE: Final = timedelta(seconds=CLOCK_TOLERANCE_S)
 def age_s(then: datetime, now: datetime) -> float:
     """Seconds from `then` to `now`, at least 0; infinite for a time that cannot be true.
 
-    What happened cannot lie ahead. If it does, the clock was set back after it, nobody knows by how much in all.
+    What happened cannot lie ahead. If it does, the clock was set back after it, and it is not known by how much in all.
     """
     passed = (now - then) / timedelta(seconds=1)
     return math.inf if passed < -CLOCK_TOLERANCE_S else max(passed, 0.0)

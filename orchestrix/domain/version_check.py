@@ -37,7 +37,7 @@ class Definition(NamedTuple):
 class VersionFinding:
     """One thing to know before a release. `count` is how many live instances it concerns.
 
-    A `contradiction` keeps a node of that release from starting, or leaves instances that nobody can run.
+    A `contradiction` keeps a node of that release from starting, or leaves instances that no node can run.
     """
 
     kind: str

@@ -75,7 +75,9 @@ class BrokerStatus:
 
 
 def needed(saga: Saga, instance: Instance) -> tuple[str, ...]:
-    """The commands that a worker must take for it to go on: the one in flight, and the undo that follows a cancel."""
+    """The commands that a worker must take for it to continue: the one in flight, and the undo that follows a
+    cancel.
+    """
     order, progress = expected(saga, instance), instance.progress
     if order is None:
         return ()

@@ -24,7 +24,7 @@ Key = tuple[str, int]
 class SagaChangeNotifier:
     """Wakes those who wait for a saga: at once after commits of this process, within 0.2 s after those of others.
 
-    While anybody waits, one select per pair of tables asks for all of them together.
+    While there are waiters, one select per pair of tables asks for all of them together.
     """
 
     def __init__(self, database: Database) -> None:
@@ -33,7 +33,7 @@ class SagaChangeNotifier:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Nothing to do until somebody waits."""
+        """Nothing to do until there is a waiter."""
 
     async def stop(self) -> None:
         """Releases everybody who waits."""

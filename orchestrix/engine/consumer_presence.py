@@ -24,7 +24,7 @@ ANSWER_PATH: Final = ""
 
 
 class ConsumerPresence:
-    """Checks now and then, so that a deadline knows for how long nobody could have read a command, or answered it.
+    """Checks now and then, so that a deadline knows for how long no worker could have read a command, or answered it.
 
     A queue that could not be checked counts as one without consumer. Nothing is checked without a broker: then no
     time passes for a step anyhow. `now` is the database's time.
@@ -90,7 +90,7 @@ class ConsumerPresence:
         return True if lost_at is not None and clock.monotonic() - lost_at >= seconds else None
 
     def waiting_at(self, command: str) -> datetime | None:
-        """When the queue of `command` last had messages that nobody had taken, which is now where the last check
+        """When the queue of `command` last had messages that no consumer had taken, which is now where the last check
         found some; None if it never did."""
         return self._now() if command in self._ready else self._waiting.get(command)
 

@@ -103,7 +103,7 @@ class SagaControl:
         if acted.history and not action.dry_run:
             await self._store(tx, pair, found, acted, action.ask)
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
-            await self._jobs.again(tx, [found], resend=True)  # its dispatch may be lost, though the attempt is out
+            await self._jobs.again(tx, [found], resend=True)  # its dispatch may be lost
         return acted
 
     async def _version_of(self, tx: Transaction, found: Instance, ask: ActionRequest) -> Saga:
@@ -130,7 +130,7 @@ class SagaControl:
         await self._jobs.follow(tx, [(before, acted)])
         if (
             acted.command is not None and acted.command.job is None
-        ):  # also where a copy is on its way: it may come while nobody may work on it
+        ):  # also where a copy is on its way: it may come while no worker may process it
             await outbox.replace_all(tx, [row_for(now, acted.command)])
         await audit.insert(tx, [_audited(before, now, ask)])
         crash.point("control.before_commit")

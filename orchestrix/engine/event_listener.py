@@ -365,7 +365,7 @@ class EventListener:
             raise ConflictError("concurrent update of a locked row")
         await self._jobs.follow(tx, changed)
         parked = [str(before.command_id) for before, _ in changed if before.blocker == UNSENDABLE]
-        await outbox.delete(tx, parked)  # the event says that its step is over: nobody needs that command any more
+        await outbox.delete(tx, parked)  # the event says that its step is over: that command is not needed any more
 
     async def _note(self, tx: Transaction, verdicts: Verdicts) -> None:
         now = self._database.now()

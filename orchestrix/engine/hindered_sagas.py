@@ -20,7 +20,7 @@ from orchestrix.saga.steps import COMPENSATING, TERMINAL
 log = logging.getLogger("orchestrix.wakeups")
 
 LOSS_GRACE_S: Final = 5.0
-"""Seconds without a consumer before anything is recorded: a worker that is started anew takes fewer."""
+"""Seconds without a consumer before anything is recorded: a worker that restarts takes fewer."""
 INSTANCES_PER_TRANSACTION: Final = 500
 
 
@@ -80,6 +80,6 @@ class HinderedSagas:
         return rows
 
     def _waits_for(self, one: Instance, queue: str) -> bool:
-        """Whether a worker must take a command from that queue for the instance to go on."""
+        """Whether a worker must take a command from that queue for the instance to continue."""
         saga = self._catalog.of(one)
         return saga is not None and not one.begun and queue in needed(saga, one)

@@ -212,4 +212,4 @@ class SagaStarter:
 
 def _fail(asked: _PendingStart, error: Exception) -> None:
     asked.answer.set_exception(error)
-    asked.answer.exception()  # its caller may be gone, and then nobody else asks
+    asked.answer.exception()  # its caller may be gone, and then the task has no other one

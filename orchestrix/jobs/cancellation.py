@@ -21,7 +21,9 @@ log = logging.getLogger("orchestrix.jobs")
 
 
 class StopPublisher:
-    """Tells all workers that an attempt is to stop. A lost stop message is repeated at the worker's next heartbeat."""
+    """Notifies all workers that an attempt is to stop. A lost stop message is repeated at the worker's next
+    heartbeat.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -34,7 +36,7 @@ class StopPublisher:
         task.add_done_callback(self._sending.discard)
 
     async def _send(self, stops: Sequence[StopRequest]) -> None:
-        # Where no worker listens they are returned, which is no failure: then nobody works on the attempt.
+        # Where no worker listens they are returned, which is no failure: then no worker processes the attempt.
         await self._broker.publish([outbox_rows.stop(one.job, one.history_id, one.reason) for one in stops])
 
 
@@ -89,7 +91,8 @@ class JobCanceller:
 async def cancel_jobs(tx: Transaction, reasons: Mapping[str, str]) -> list[StopRequest]:
     """Cancels those that have not ended, by their ids; the stops that workers are to get after the commit.
 
-    All in one call: whoever locks jobs does so in the order of their ids, and a second call would begin that anew.
+    All in one call: whoever locks jobs does so in the order of their ids, and a second call would begin that order
+    again.
     """
     found = [job for job in (await jobs.lock(tx, reasons)).values() if not job.ended]
     moved = [rules.cancelled(job, reasons[job.id], tx.now()) for job in found]

@@ -41,7 +41,7 @@ log = logging.getLogger("orchestrix.jobs")
 
 QUEUE_CLEANER_DELAY_S: Final = 1.0
 LOST_DISPATCH_DELAY_S: Final = 1.5
-"""Seconds from the gain of leadership until the duties that nobody waits for begin: queue cleaning, lost dispatches."""
+"""Seconds from the gain of leadership until the duties without hurry begin: queue cleaning, lost dispatches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,9 @@ class JobDependencies:
 class JobCoordinator:
     """One node's part in jobs, under one id. `duties` are what it does besides while it leads.
 
-    It ends by handing over what it owns, unless it is `single_process` and nobody could take it, or has been declared
-    dead. `draining` is set when it begins to hand over; once it is set, the node's row is not looked at any more.
+    It ends with the hand-off of what it owns, unless it is `single_process` and no other node could take it, or has
+    been declared dead. `draining` is set when it begins to hand over; once it is set, the node's row is not looked at
+    any more.
     """
 
     node: str
@@ -186,7 +187,7 @@ class JobCoordinator:
     def duties(self, fence: Fence) -> Service:
         """The leader's duties: dispatches what is due, and rescues jobs.
 
-        What nobody waits for begins later, one after the other: each needs a connection of its own, and this node may
+        What can wait begins later, one after the other: each needs a connection of its own, and this node may
         just be taking over jobs of the previous leader.
         """
         dependencies, signals = self.dependencies, self.dependencies.signals

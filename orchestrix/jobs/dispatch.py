@@ -100,5 +100,5 @@ class JobDispatcher:
 
 
 def _dispatch_messages(job: JobRow, now: datetime) -> list[OutboxRow]:
-    """The job dispatch for the worker, and beside it, for it brings the same queues, the request for an owner."""
+    """The job dispatch for the worker, and beside it, for it declares the same queues, the request for an owner."""
     return [outbox_rows.dispatch(job, now), *([outbox_rows.assigned(job, now)] if job.owner is None else [])]

@@ -84,7 +84,7 @@ class BatchResult:
 class JobEventListener:
     """Stores what has come, then acknowledges it. While the database is unavailable, it keeps what is unacknowledged.
 
-    `stop` tells workers that their attempt is over; `notify_leader` says that a job may begin, because its next
+    `stop` notifies workers that their attempt is over; `notify_leader` says that a job may begin, because its next
     attempt waits or another run of its schedule has ended; `on_change` is notified of every job that has changed or
     logged; `sent` says that the outbox has something to send. `limit` is how much of a job's log is kept.
     """

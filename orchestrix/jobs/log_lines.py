@@ -25,7 +25,7 @@ class LogLimit:
 def kept(job: JobRow, lines: Sequence[JobLogLine], limit: LogLimit, now: datetime) -> tuple[JobRow, list[JobLogLine]]:
     """The job from now on, and what is to be kept of these lines, which are its own.
 
-    The first line above the cap is replaced by one that says so; those behind it are dropped, and the job goes on.
+    The first line above the cap is replaced by one that says so; those behind it are dropped, and the job continues.
     """
     count, size, found = job.log_lines, job.log_bytes, list[JobLogLine]()
     if job.log_cut:
@@ -48,7 +48,7 @@ def _truncation_note(limit: LogLimit) -> str:
 
 
 def alive(job: JobRow, events: Iterable[AttemptStatus | JobLogLine], now: datetime) -> JobRow:
-    """The job, whose worker has been heard now if it has said any of this of the present attempt."""
+    """The job, whose worker is alive now if any of these lines are of the present attempt."""
     if job.state not in LIVE or job.worker_id is None:
         return job
     if job.worker_beat_at is not None and now - job.worker_beat_at < HEARTBEAT_WRITE_INTERVAL:

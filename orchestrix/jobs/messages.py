@@ -85,7 +85,7 @@ def taken(job_id: str, owner: str, owner_epoch: int) -> bytes:
 
 
 def stop(job_id: str, history_id: str, reason: str) -> bytes:
-    """The message that tells whichever worker works on an attempt to stop."""
+    """The message that asks whichever worker processes an attempt to stop it."""
     return dump({"jobId": job_id, "historyId": history_id, "reason": reason})
 
 

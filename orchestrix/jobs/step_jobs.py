@@ -15,8 +15,8 @@ from orchestrix.persistence.jobs import jobs
 class StepJobs:
     """Notifications are made after the commit.
 
-    `notify` lets the leader poll for jobs that are due; `stop` tells workers; `sent` says that the outbox has something
-    to send; `on_change` is notified of every job that has changed.
+    `notify` lets the leader poll for jobs that are due; `stop` notifies workers; `sent` says that the outbox has
+    something to send; `on_change` is notified of every job that has changed.
     """
 
     def __init__(

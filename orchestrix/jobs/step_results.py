@@ -1,4 +1,4 @@
-"""Step results: tells a saga that the job which is one of its steps has ended."""
+"""Step results: reports the end of a job to the saga of which it is a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker heartbeat listener: stores the heartbeats of workers, and tells those to stop whose attempts are over."""
+"""Worker heartbeat listener: stores the heartbeats of workers, and stops those whose attempts are over."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class DeferredHeartbeats:
 
 
 class WorkerHeartbeatListener:
-    """Stores which attempts have a worker, and stops those that are not to go on; but only while this node leads.
+    """Stores which attempts have a worker, and stops those that are not to continue; but only while this node leads.
 
     So a cancel reaches a worker that was disconnected, and so does the news that its attempt is over. Lost heartbeats
     do no harm: the next ones come soon. Other nodes discard what they receive, so that it does not pile up. Only that a
@@ -226,7 +226,7 @@ class _HeartbeatBatch:
         return found
 
     async def _reopen(self, jobs_to_reopen: Iterable[JobRow]) -> None:
-        """A worker that publishes to deleted queues declares them again: somebody has to clear them away."""
+        """A worker that publishes to deleted queues declares them again: they have to be deleted."""
         now = self._leader_context.database.now()
         ids = [
             job.id for job in jobs_to_reopen if job.finished_at is not None and now - job.finished_at > _REOPEN_AFTER

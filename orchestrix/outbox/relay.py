@@ -260,7 +260,7 @@ class OutboxRelay:
         return once_each([own, *(from_json(row.topology) for row in rows if row.topology is not None)])
 
     async def _scan(self) -> None:
-        """Claims rows that no node publishes; sleeps until the next claim expires, or until it is poked."""
+        """Claims rows that no node publishes; sleeps until the next claim expires, or until it is notified."""
         if self._broker.state is LinkState.UP and len(self._waiting) + len(self._declaring) < self._batch:
             claimed = await self._database.run(
                 lambda tx: outbox.claim(tx, self.node, lease_s=self.lease, limit=self._batch)
@@ -318,7 +318,7 @@ class OutboxRelay:
         await outbox.delete(tx, sorted(row.id for row in rows), claimed_by=self.node)
 
     async def _park(self, row: OutboxRow, detail: str) -> None:
-        """Sets the row aside with its reason; its saga waits for an operator, the others go on."""
+        """Sets the row aside with its reason; its saga waits for an operator, the others continue."""
         log.error("cannot send %s of %s %s: %s", row.type, row.saga, row.instance_id, detail)
         await self._database.run(lambda tx: self._set_aside(tx, row, detail))
 

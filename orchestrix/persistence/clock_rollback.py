@@ -130,7 +130,7 @@ async def _wake_ups(pair: SagaTables, tx: Transaction, after: int) -> _Part:
 
 
 def _set_by_person(table: Any) -> ColumnElement[bool]:
-    """A wait without a length ends at a time that somebody has named; but the next try may just be due at once."""
+    """A wait without a length ends at a time that a request named; but the next try may just be due at once."""
     return and_(table.wait_ms == 0, table.wake_reason.not_in((RETRY, JOB)))
 
 
@@ -141,7 +141,7 @@ def _longer(tx: Transaction, until: Any, wait_ms: Any) -> ColumnElement[bool]:
 
 
 async def _jobs(tx: Transaction, after: str) -> _Part:
-    """Jobs that wait to be dispatched, and those whose workers or owners were heard of in the future."""
+    """Jobs that wait to be dispatched, and those whose workers or owners had a heartbeat in the future."""
     table, now = jobs.c, tx.now()
     past = [table[name] > now + CLOCK_TOLERANCE for name in _PAST]
     not_started = and_(table.state == PENDING, table.updated_at > now + CLOCK_TOLERANCE)

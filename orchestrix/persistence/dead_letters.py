@@ -41,7 +41,7 @@ _COARSE: Final = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One message that nobody could handle.
+    """One message that could not be handled.
 
     `id` is a UUID, the same however often the message is dead-lettered; `deliveries` is how often it was delivered
     in vain. It is open until it is redriven; `redriven` counts how often it was. `saga` and `instance_id` are what it

@@ -69,7 +69,7 @@ class Connection:
 
 
 class Transaction(Connection):
-    """A write transaction. After an error it cannot go on, and its end raises that error again."""
+    """A write transaction. After an error it cannot continue, and its end raises that error again."""
 
     _broken: Exception | None = None
     _writes = False
@@ -345,7 +345,7 @@ class _Renewal:
         if not isinstance(error, DBAPIError) or not self._dialect.needs_new_session(error):
             return
         context.is_disconnect = True
-        # Not for each of many errors at once, or nobody would keep a connection for a whole request.
+        # Not for each of many errors at once, or no request would keep its connection to its end.
         context.invalidate_pool_on_disconnect = clock.monotonic() - self._renewed_at >= _RENEWED_EVERY_S
         if context.invalidate_pool_on_disconnect:
             self._renewed_at = clock.monotonic()

@@ -58,7 +58,7 @@ _ROW: Final = select(*(outbox.c[name] for name in _FIELDS))
 async def insert(tx: Transaction, rows: Sequence[OutboxRow], claimed_by: str | None, lease_s: float) -> None:
     """Inserts the rows whose id is not there; the others stay as they are.
 
-    Nobody else may take them for `lease_s` seconds if `claimed_by` is given; else anybody may at once.
+    No other node may take them for `lease_s` seconds if `claimed_by` is given; else any node may at once.
     """
     bulk, values = additions(tx, rows, claimed_by, lease_s)
     if values:
@@ -94,7 +94,7 @@ async def claim(tx: Transaction, node: str, lease_s: float, limit: int) -> list[
 async def delete(tx: Transaction, ids: Sequence[str], claimed_by: str | None = None) -> None:
     """Removes rows that the broker has confirmed; only those that `claimed_by` was the last to claim, if it is given.
 
-    A row that was written anew meanwhile under the same id is another one, which is still to be sent.
+    A row that was written again meanwhile under the same id is another one, which is still to be sent.
     """
     if ids:
         mine = [outbox.c.claimed_by == claimed_by] if claimed_by is not None else []
@@ -102,7 +102,7 @@ async def delete(tx: Transaction, ids: Sequence[str], claimed_by: str | None = N
 
 
 async def replace_all(tx: Transaction, rows: Sequence[OutboxRow]) -> None:
-    """Writes rows that are to be sent whatever became of earlier ones under their ids; anybody may take them."""
+    """Writes rows that are to be sent whatever became of earlier ones under their ids; any node may take them."""
     await delete(tx, [row.id for row in rows])
     await insert(tx, rows, claimed_by=None, lease_s=0.0)
 
@@ -124,7 +124,7 @@ async def withdraw(tx: Transaction, ids: Sequence[str]) -> set[str]:
 
 
 async def release(tx: Transaction, ids: Sequence[str]) -> None:
-    """Ends the claims on rows now: anybody may take them. `claimed_by` stays."""
+    """Ends the claims on rows now: any node may take them. `claimed_by` stays."""
     await _set(tx, ids, claimed_until=_free(tx))
 
 
@@ -134,7 +134,7 @@ async def park(tx: Transaction, id: str, reason: str) -> None:
 
 
 async def unpark(tx: Transaction, ids: Sequence[str]) -> None:
-    """Lets rows that were parked be tried again: anybody may take them now."""
+    """Lets rows that were parked be tried again: any node may take them now."""
     await _set(tx, ids, claimed_until=_free(tx), parked_reason=None)
 
 

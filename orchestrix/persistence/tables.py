@@ -41,7 +41,7 @@ metadata = MetaData(
 
 
 def _table(name: str, *items: SchemaItem) -> Table:
-    # On MySQL the server's defaults would decide which letters can be stored and whether 'x' is 'X'.
+    # On MySQL the server's defaults would decide which characters can be stored and whether 'x' is 'X'.
     return Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset=CHARSET, mysql_collate=COLLATION)
 
 

@@ -96,9 +96,9 @@ class Instance:
     copies. A live instance has either `wake_at` and `wake_reason`, or a `blocker`; an ended one has neither. `attempt`
     is that of the pending command, counted over all runs; `tries` counts in this run. `deadline_at` is the end of the
     run's own time. `begun_id` is the last command that is known to have begun, at `begun_at`; `sent_at` is when the
-    pending command was sent, where its wake-up does not imply it any more. `hindered_by` is why its worker cannot go
-    on, as far as that was recorded: `unsent`, `broker_down`, `no_consumer` or `backlog`. `installation` is the id that
-    its effect keys begin with; empty for one that is older than that id.
+    pending command was sent, where its wake-up does not imply it any more. `hindered_by` is why its worker cannot
+    continue, as far as that was recorded: `unsent`, `broker_down`, `no_consumer` or `backlog`. `installation` is the id
+    that its effect keys begin with; empty for one that is older than that id.
     """
 
     id: int

@@ -67,7 +67,8 @@ class Scheduler:
 
     The job and the schedule's next due time are one transaction, which ends with the check of the term: the next leader
     finds either both or none. Jobs are unique per schedule and due time besides. `wake` is set when a schedule or one
-    of its jobs has changed; `notify_leader` notifies that jobs may begin; `stop` tells workers that an attempt is over.
+    of its jobs has changed; `notify_leader` notifies that jobs may begin; `stop` notifies workers that an attempt is
+    over.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Scheduler:
             )
 
     async def _follow_clock(self) -> None:
-        """Brings forward what waits for a time that is no longer the next one: the clock was set back."""
+        """Moves forward what waits for a time that is no longer the next one: the clock was set back."""
         now, before = self._database.now(), self._seen
         self._seen = now
         if before is not None and now >= before - CLOCK_TOLERANCE:

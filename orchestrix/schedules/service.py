@@ -99,7 +99,7 @@ class BackfillResult:
 
 @dataclass(frozen=True, slots=True)
 class DeletedSchedule:
-    """A schedule as it was; how many of its runs were cancelled with it, and how many go on to their end."""
+    """A schedule as it was; how many of its runs were cancelled with it, and how many continue to their end."""
 
     schedule: Schedule
     cancelled: int
@@ -118,8 +118,8 @@ class _Done:
 class ScheduleService:
     """Each change is one transaction with its audit row.
 
-    `changed` notifies the leader, on whichever node, that a due time has moved or a job may begin; `stop` tells workers
-    that an attempt is over. A caller that goes away does not undo what it has asked for.
+    `changed` notifies the leader, on whichever node, that a due time has moved or a job may begin; `stop` notifies
+    workers that an attempt is over. A caller that goes away does not undo what it has asked for.
     """
 
     def __init__(
@@ -152,11 +152,13 @@ class ScheduleService:
         return (await shielded(self._commit(lambda tx: self._change(tx, key, fields, by, version)))).schedule
 
     async def pause(self, key: str, by: ScheduleRequester) -> Schedule:
-        """Its due times pass without a run until it is resumed; existing runs go on."""
+        """Its due times pass without a run until it is resumed; existing runs continue."""
         return (await shielded(self._commit(lambda tx: self._pause(tx, key, by)))).schedule
 
     async def resume(self, key: str, by: ScheduleRequester) -> Schedule:
-        """Goes on with the first due time from now on: those of the pause were not missed, but meant to pass."""
+        """Continues with the first due time from now on: those of the pause were not missed, but passed over on
+        purpose.
+        """
         return (await shielded(self._commit(lambda tx: self._resume(tx, key, by)))).schedule
 
     async def run(self, key: str, by: ScheduleRequester) -> JobRow:
@@ -181,7 +183,7 @@ class ScheduleService:
         return result
 
     async def delete(self, key: str, by: ScheduleRequester) -> DeletedSchedule:
-        """Deletes it. Runs that no worker has begun are cancelled; one that was begun goes on to its end."""
+        """Deletes it. Runs that no worker has begun are cancelled; one that was begun continues to its end."""
         cancelled = ongoing = 0
 
         async def write(tx: Transaction) -> _Done:

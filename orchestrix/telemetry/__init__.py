@@ -1,1 +1,1 @@
-"""What does a process tell about itself while it runs?"""
+"""What does a process report about itself while it runs?"""

@@ -2,7 +2,7 @@
 
 `install` replaces stdout and stderr by a `Stream` each: log lines and prints go into a bounded queue, and a
 thread of its own writes them to the descriptor. What does not fit into the queue is counted, and the count is written
-as soon as the reader goes on. A child made by fork has no thread and nothing queued: it writes directly.
+as soon as the reader continues. A child made by fork has no thread and nothing queued: it writes directly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sink:
 
     def __init__(self, descriptor: int, max_lines: int = MAX_QUEUED_LINES, max_bytes: int = MAX_QUEUED_BYTES) -> None:
         self.notice: Callable[[int], str] = sentence
-        """Makes the line that tells how many were lost."""
+        """Makes the line that says how many were lost."""
         self._descriptor = descriptor
         self._max_lines, self._max_bytes = max_lines, max_bytes
         self._thread: threading.Thread | None = None
@@ -125,7 +125,7 @@ def _pieces(lines: list[bytes]) -> list[tuple[int, int]]:
 def _loss_line(make: Callable[[int], str], lost: int) -> bytes:
     try:
         return (make(lost) + "\n").encode("utf-8", "backslashreplace")
-    except Exception:  # a formatter of somebody else's
+    except Exception:  # a formatter of another library's
         return (sentence(lost) + "\n").encode()
 
 
@@ -135,7 +135,7 @@ def _write(descriptor: int, content: bytes) -> None:
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # somebody has made it non-blocking
+        except BlockingIOError:  # another process has made it non-blocking
             waiter = select.poll()
             waiter.register(descriptor, select.POLLOUT)
             waiter.poll()

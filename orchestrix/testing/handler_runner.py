@@ -71,7 +71,7 @@ class HandlerRunner:
 
         if answer is not None and answer.silent and self._drop_answer is not None:
             self._drop_answer(command.id)
-            await asyncio.Event().wait()  # until its time is over: then its slot is free, and still no event arrives
+            await asyncio.Event().wait()  # until its timeout: then its slot is free, and still no event arrives
         work = own() if answer is None else _coroutine(answer.run(own))
         output: Output = await ObservedAwaitable(work, lambda: self._passes_crash_point(DURING, command.type))
         return output

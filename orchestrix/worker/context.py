@@ -111,8 +111,8 @@ class Context:
     async def ensure_group(self, name: str) -> None:
         """Makes the executor group `name`, marked as this step's, unless it exists with that mark.
 
-        Raises `Permanent` if somebody else has made a group of that name or the saga has moved on, and `Unavailable` if
-        the database is unavailable.
+        Raises `Permanent` if another step or a person has made a group of that name or the saga has moved on, and
+        `Unavailable` if the database is unavailable.
         """
         groups, command = self._own_groups("ensure_group")
         await groups.ensure(command, self.effect_key, name)

@@ -151,7 +151,7 @@ class Permanent(StepFailed):
 
 @made_as('Hold("the amount is over the limit: look at it, then retry")', BadCall)
 class Hold(StepFailed):
-    """A person has to look at it first: the step waits until somebody decides, and the saga's own time stands still.
+    """A person has to look at it first: the step waits until a person decides, and the saga's own deadline is stopped.
 
     `retry` tries it again, with other data if need be; `skip`, `cancel` and `terminate` are there too. `unsure` says
     that the step may have done something all the same, so that a cancel undoes it. Raised by a compensation, the

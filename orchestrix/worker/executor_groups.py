@@ -23,7 +23,7 @@ class ExecutorGroups:
         self._database = database
 
     async def ensure(self, command: Command, marker: str, name: str) -> None:
-        """Makes the group, unless this step has done so before. Raises `Permanent` if it is somebody else's."""
+        """Makes the group, unless this step has done so before. Raises `Permanent` if it has another marker or none."""
 
         async def work(tx: Transaction) -> ExecutorGroup:
             await _hold(tx, command)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import io
 import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -232,14 +235,19 @@ FORMER_PHRASES: Final = re.compile(
     | \btold\b | \btells?\b | \bwords?\ (?:of|to|is|are)\b | \b(?:is|are)\ out\b(?!\ of) | \bout\ at\b | \bat\ work\b
     | \bheard\b | \bpokes?\b | \bthe\ lead\b | \bleft\ (?:behind|alone)\b | \bstands?\ still\b | \blost\ its\ memory\b
     | \bis\ wanted\b | \bits\ time\ (?:is|was)\ over\b | \bdeath\ watch\b | \bhousekeeping\b | \bwake-ups\b
+    | \bgo(?:ing)?\ on\b(?!\ to) | \bhears?\b | \bwithout\ a\ word\b
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What log lines, errors, explanations and names of loops do not say any more: see docs/glossary.md for the terms."""
+"""What log lines, errors, explanations, names of loops, docstrings and comments do not say: see docs/glossary.md."""
 LOG_CALLS: Final = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 NAMED_CALLS: Final = {"Loop", "PeriodicDuty", "DelayedService", "stop_stage", "StepError", "AttemptEnding", "_later"}
 EXPLANATIONS: Final = ("orchestrix/engine/explain/", "orchestrix/domain/job_diagnosis.py")
 """Modules all of whose texts are read by people."""
+FORMER_OF_PROSE: Final = FORMER - {"aside", "cast", "taking"}
+"""What docstrings and comments do not say: commands are set aside, values cast, jobs taken."""
+CODE_IN_PROSE: Final = re.compile(r"`[^`]*`|^ {4,}\S.*$|\S+=\S+", re.MULTILINE)
+"""Names, and examples, which are indented, are no prose."""
 
 
 def texts(place: str, tree: ast.AST) -> list[str]:
@@ -288,3 +296,45 @@ def test_no_text_for_people_has_a_former_phrase() -> None:
 )
 def test_a_former_phrase_is_seen_in_texts_for_people_alone(source: str, former: bool) -> None:
     assert any(FORMER_PHRASES.search(text) for text in texts("orchestrix/x.py", ast.parse(source))) is former
+
+
+def prose(source: str) -> Iterator[str]:
+    """The docstrings, those of attributes too, and the comments, without the code in them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield CODE_IN_PROSE.sub("", inspect.cleandoc(node.value.value))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield CODE_IN_PROSE.sub("", token.string)
+
+
+def former_of_prose(source: str) -> Iterator[str]:
+    """The texts of the source that have a former word or phrase."""
+    return (text for text in prose(source) if FORMER_PHRASES.search(text) or words(text) & FORMER_OF_PROSE)
+
+
+def test_no_docstring_and_no_comment_has_a_former_word() -> None:
+    found = [
+        f"{module.place}: {text}"
+        for module in modules("orchestrix", "app", "sagas", "workers")
+        for text in former_of_prose(module.text)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "former"),
+    [
+        ('"""Rescue: finds jobs that nobody runs any more."""', True),
+        ('class A:\n    """A seat."""', True),
+        ('def run() -> None:\n    """Runs.\n\n    `stop` tells workers.\n    """', True),
+        ('LIMIT = 1\n"""The length of a nap."""', True),
+        ("go()  # the worker hears of it later", True),
+        ('"""Collector: stores dead letters."""', False),
+        ('"""Runs.\n\n    given(ORDER, handlers=orders)\n\n`beat` is in seconds.\n"""', False),
+        ("go()  # the command is set aside; see `seat`", False),
+        ('SEAT = "nobody has a seat"', False),
+    ],
+)
+def test_a_former_word_is_seen_in_docstrings_and_comments(source: str, former: bool) -> None:
+    assert any(former_of_prose(source)) is former

@@ -29,7 +29,7 @@ class RetryAction(RequiredReason):
 
 
 class SkipAction(RequiredReason):
-    """To go on as if the step had succeeded."""
+    """To continue as if the step had succeeded."""
 
     model_config = asked(reason="made by hand", output={"repository": "git@forge:billing.git"})
 

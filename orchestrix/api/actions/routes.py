@@ -149,7 +149,7 @@ async def cancel_deadline(call: Call, ref: InstanceRef, query: DeadlineQuery, wh
 async def _act(
     call: Call, ref: InstanceRef, request: ActionRequest, sent: Mapping[str, Any] | None = None, *, dry_run: bool
 ) -> Response:
-    """Does it, or tells what it would do. `sent` is what its key is for, if that is not the body."""
+    """Does it, or returns what it would do. `sent` is what its key is for, if that is not the body."""
     kind, control = ref.kind, call.context.control
     action = Action(kind.saga.name, ref.id, request, if_match(call.request), dry_run)
     key = call.key(partial(shown, kind), sent)

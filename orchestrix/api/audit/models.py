@@ -22,7 +22,7 @@ class AuditQuery(Paging):
 
 
 class AuditBody(Answer):
-    """What somebody has done."""
+    """An operator action."""
 
     id: int
     at: Time

@@ -23,7 +23,7 @@ class LeaseBody(Answer):
 
 
 class NodeBody(Answer):
-    """One node: one life of one process."""
+    """One node: one run of one process."""
 
     id: str = Field(examples=["node-1-5f3a9c55"])
     name: str = Field(examples=["node-1"])

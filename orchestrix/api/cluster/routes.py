@@ -15,7 +15,7 @@ MOST_NODES: Final = 200
 MOST_WORKERS: Final = 200
 MOST_HANDOVERS: Final = 20
 SHOWN_S: Final = 600.0
-"""Seconds for which a worker is shown that ended without a word."""
+"""Seconds for which a worker is shown that ended without saying so."""
 
 
 def _refusal(error: Exception, node: object) -> Problem | None:
@@ -67,7 +67,7 @@ async def drain_node(call: Call) -> NodeBody:
     """Drain a node.
 
     It hands its jobs over to other nodes and takes no more until it is restarted. Asking again changes nothing. By
-    its id, or by a name that no other living node has.
+    its id, or by a name that no other node which is alive has.
     """
     node = await call.context.drainer.drain(call.path("node"))
     async with call.context.database.read() as connection:

@@ -66,7 +66,7 @@ operations = Operations("control", refusal=_refusal)
 
 
 def dead_letter_id(call: Call) -> str:
-    """The id in the path; raises `Problem` 404 for what no letter can have."""
+    """The id in the path; raises `Problem` 404 for what no dead letter can have."""
     text = call.path("letter")
     try:
         return str(UUID(text))
@@ -157,7 +157,7 @@ async def drop_dead_letter(
 ) -> DeadLetterBody | Response:
     """Delete a dead letter.
 
-    The answer is the letter as it was; the audit keeps that it was there.
+    The answer is the dead letter as it was; the audit keeps that it existed.
     """
     reason = reason_of(query, why)
     return await _act(call, Drop(wanted, DeadLetterRequester(call.actor, reason)), {"reason": reason})
@@ -166,7 +166,7 @@ async def drop_dead_letter(
 async def _act(
     call: Call, action: DeadLetterAction, sent: Mapping[str, Any] | None = None
 ) -> DeadLetterBody | Response:
-    """Does it to one letter; `sent` is what its key is for, if that is not the body."""
+    """Does it to one dead letter; `sent` is what its key is for, if that is not the body."""
     key, letters = call.key(DeadLetterBody.whole, sent), call.context.dead_letters
     done = await letters.act(action) if key is None else await letters.act_once(action, key)
     return DeadLetterBody.whole(done) if isinstance(done, DeadLetter) else repeated(done)

@@ -24,4 +24,4 @@ class WakeUpBody(Answer):
 
 
 class WakeUpPage(AnswerPage[WakeUpBody]):
-    """Some wake-ups, the soonest first, and where the next ones begin."""
+    """Some wake-up times, the soonest first, and where the next ones begin."""

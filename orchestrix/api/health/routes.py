@@ -15,7 +15,7 @@ from orchestrix.lifecycle import Check
 
 START: Final = "Start"
 STOP: Final = "Stop"
-"""What a node that is only starting or stopping is told by, beside the components that are not there yet or any more.
+"""The states of a node that is only starting or stopping, beside the components that are not there yet or any more.
 """
 NEVER_STORED: Final = {"Cache-Control": "no-store"}
 
@@ -27,7 +27,7 @@ _probe: Final = partial(operations.get, query=None, done="Yes.", public=True)
 async def get_health(call: Call) -> HealthBody | Response:
     """Is every component healthy?
 
-    All components of this process. Where tokens are set, the reasons are told to those who send one.
+    All components of this process. Where tokens are set, the reasons are shown to those who send one.
     """
     checks = call.context.health.checks()
     healthy = all(check.healthy for check in checks)
@@ -49,7 +49,7 @@ async def get_ready(call: Call) -> HealthBody | Response:
 
     A node that serves HTTP is ready when its database has the right tables and takes a write, whatever the state of
     the broker: it keeps what it cannot send yet. Any other one needs all its components. Where tokens are set, the
-    reasons are told to those who send one.
+    reasons are shown to those who send one.
     """
     health = call.context.health
     own = [] if health.started else [Check(START, False, "not finished yet")]

@@ -28,7 +28,7 @@ def encode(order: str, at: datetime, last: Instance) -> str:
 
 
 def behind(order: str, cursor: str | None, *, newest_first: bool = False) -> tuple[After | None, ...]:
-    """Where each pair of tables goes on. The same ids are in both, so at that time the other one begins or has ended.
+    """Where each pair of tables continues. The same ids are in both, so at that time the other one begins or has ended.
 
     Raises `Problem` 400.
     """

@@ -1,4 +1,4 @@
-"""Message history: the commands and events that a history tells of."""
+"""Message history: the commands and events that a history names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED, FAILED)
 
 
 class MessageHistory(NamedTuple):
-    """A message, by the row that speaks of it. `detail` is the text of a failure."""
+    """A message, by the row that names it. `detail` is the text of a failure."""
 
     type: str
     change: StateChange
@@ -107,7 +107,7 @@ def _name(saga: Saga, undos: Sequence[_Undo]) -> None:
 
 
 def _first(saga: Saga, order: Sequence[Step], began: StateChange) -> Step | None:
-    """The step that is undone first: the one that was out, if nobody has said that it did nothing, else the last."""
+    """The step that is undone first: the one in flight, unless it is known to have done nothing, else the last."""
     here = saga.position(began.from_state or saga.initial) - (began.message_type == STEP_FAILED)
     return next((step for step in order if saga.position(step.state) <= here), None)
 

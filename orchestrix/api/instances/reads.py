@@ -79,7 +79,7 @@ def shown(kind: InstanceKind, instance: Instance, headers: dict[str, str] | None
     """The instance as an answer.
 
     Everything that is shown of it changes with the version, its ETag, but for the wake-up: how the engine waits is no
-    change that anybody has to decide upon anew.
+    change for which an operator has to decide again.
     """
     tag = {"ETag": f'"{instance.version}"', **(headers or {})}
     return Response(dump(kind.view(instance)), headers=tag, media_type=JSON)
@@ -167,7 +167,7 @@ async def follow(call: Call, ref: InstanceRef, query: FollowQuery) -> Response:
     instance = await load(call, ref)
     after = min(query.after if resumed is None else resumed, instance.version)
     if not instance.live and after == instance.version:
-        return Response(status_code=204)  # which tells an `EventSource` to stay away
+        return Response(status_code=204)  # by which an `EventSource` does not reconnect
     return streams.streamed(call, _followed(call.context, ref.kind, instance.id, after))
 
 

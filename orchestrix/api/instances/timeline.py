@@ -61,7 +61,7 @@ def _sent(text: MessageHistory, instance: Instance) -> MessageBody:
 
 
 def _later(instance: Instance) -> str | None:
-    """Why the command that is out for `instance` is not to leave yet; history names it when it is decided on."""
+    """Why the command in flight for `instance` is not to be sent yet; history names it when it is decided on."""
     paused = instance.blocker == PAUSED
     reason = instance.progress.resume if paused else instance.wake_reason
     if paused and reason in (RETRY, UNSENT):

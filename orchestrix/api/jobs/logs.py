@@ -23,7 +23,7 @@ ORDER: Final = "log"
 CHUNK: Final = 200
 NOTHING: Final = "none"
 """The id of the end of a stream without lines. An `EventSource` comes back with the last id that it has seen: without
-one it would begin anew for ever."""
+one it would begin again for ever."""
 
 
 async def list_lines(call: Call, job: JobRow, query: LogQuery) -> Response | LogPage:
@@ -42,7 +42,7 @@ async def list_lines(call: Call, job: JobRow, query: LogQuery) -> Response | Log
 
 
 async def _follow(call: Call, job: JobRow, after: After | None) -> Response:
-    """Answers 204 where nothing can follow any more, which tells an `EventSource` to stay away."""
+    """Answers 204 where nothing can follow any more, by which an `EventSource` does not reconnect."""
     text = call.request.headers.get("last-event-id", "")
     if text not in ("", NOTHING) and (after := await _place(call.context, job.id, text.replace(":", " "))) is None:
         raise bad_header("Last-Event-ID", "must be the id of an event of this stream; begin again without it.")

@@ -92,7 +92,7 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
 async def list_jobs(call: Call, query: JobQuery) -> JobPage:
     """List jobs.
 
-    The newest first. Each with what it waits for, if it does not go on though it should.
+    The newest first. Each with what it waits for, if it does not continue though it should.
     """
     wanted = JobFilter(
         states=tuple(dict.fromkeys(query.state)),
@@ -160,7 +160,7 @@ async def get_job_logs(call: Call, wanted: str, query: LogQuery) -> Response | L
 async def cancel_job(call: Call, wanted: str, why: RequiredReason) -> JobSummary:
     """Cancel a job.
 
-    One that a worker is processing ends when the worker has heard of it. Asking again changes nothing.
+    One that a worker is processing ends when the worker has received the cancel. Asking again changes nothing.
     """
     job = await call.context.canceller.cancel(wanted, why.reason)
     async with call.context.database.read() as connection:

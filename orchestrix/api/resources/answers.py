@@ -78,7 +78,7 @@ class AnswerModel:
 
     def _made(self, given: dict[str, Any], instance: Instance) -> dict[str, Any]:
         """The answer of what is `given`, which the model reads and writes. What it refuses is shown as it is: a client
-        that has been told nothing of what it has started would be worse off.
+        that learns nothing of what it has started would be worse off.
         """
         try:
             model = self.resource.answer.model_validate({self.reads[called]: one for called, one in given.items()})

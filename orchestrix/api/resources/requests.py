@@ -116,7 +116,7 @@ class RequestModel:
         return {name: value for name, value in written.items() if value is not None or name not in unset}
 
     def _checked(self, saga: Saga, data: dict[str, Any]) -> dict[str, Any]:
-        """What the saga begins with; what its model refuses is told of the field in which the client sends it."""
+        """What the saga begins with; what its model refuses is reported with the field in which the client sends it."""
         try:
             return begun(saga, data)
         except InvalidDataError as refused:
@@ -170,7 +170,7 @@ class RequestModel:
 
 
 def has_value(field: FieldInfo) -> bool:
-    """Whether the field has a value where nobody gives it one, or somebody must."""
+    """Whether the field has a value by default, or one must be given."""
     return field.is_required() or field.default_factory is not None or field.default is not None
 
 

@@ -123,7 +123,7 @@ async def change_schedule(call: Call, key: str, patch: SchedulePatch) -> Schedul
 async def _changed(
     timetable: ScheduleService, key: str, patch: SchedulePatch, by: ScheduleRequester, version: int | None
 ) -> Schedule:
-    """A change of the job is one of what it is now; where somebody else changes it meanwhile, it is looked at again."""
+    """A change of the job is one of what it is now; if another request changes it meanwhile, it is read again."""
     if patch.job is None:
         return await timetable.change(key, patch.fields(), by, version)
     while True:
@@ -140,7 +140,7 @@ async def _changed(
 async def pause_schedule(call: Call, key: str, why: OptionalReason) -> ScheduleBody:
     """Pause a schedule.
 
-    Its due times pass without runs. Existing runs go on.
+    Its due times pass without runs. Existing runs continue.
     """
     return ScheduleBody.made(await _timetable(call).pause(key, _by(call, why.reason)))
 
@@ -158,7 +158,7 @@ async def resume_schedule(call: Call, key: str, why: OptionalReason) -> Schedule
 async def delete_schedule(call: Call, key: str, query: ReasonQuery, why: OptionalReason) -> DeletedBody:
     """Delete a schedule.
 
-    Runs that no worker has started are cancelled; one that was started goes on to its end, with its retries.
+    Runs that no worker has started are cancelled; one that was started continues to its end, with its retries.
     """
     gone = await _timetable(call).delete(key, _by(call, reason_of(query, why)))
     return DeletedBody.made(gone.schedule, runs_cancelled=gone.cancelled, runs_ongoing=gone.ongoing)

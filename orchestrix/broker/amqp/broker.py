@@ -30,7 +30,9 @@ from orchestrix.lifecycle import Loop, WakeSignal
 log = logging.getLogger("orchestrix.broker")
 
 TOPOLOGY_CHECK_INTERVAL_S: Final = 10.0
-"""Seconds between two checks that the topology is still there: nobody reports the lost binding of an event."""
+"""Seconds between two checks that the topology is still there: the lost binding of an event is not reported
+otherwise.
+"""
 TOPOLOGY_CHECK_MIN_INTERVAL_S: Final = 1.0
 
 
@@ -62,7 +64,7 @@ class AmqpBroker:
             await self._declare(session.consume, topology)
 
     async def _declare(self, link: AmqpConnection, topology: Topology) -> None:
-        """What exists with other arguments is left alone and reported; the work on the rest goes on."""
+        """What exists with other arguments is left as it is and reported; the rest is declared all the same."""
         try:
             await admin.declare(link, topology)
             self._mismatch = None

@@ -79,7 +79,9 @@ class _ChannelDemultiplexer(asyncio.StreamReader):
         super().feed_data(data)
 
     def _keep_alive(self) -> None:
-        """A busy broker sends no heartbeats: tells aio-pika, which does not see the traffic, that the peer is alive."""
+        """A busy broker sends no heartbeats: lets aio-pika, which does not see the traffic, know that the peer is
+        alive.
+        """
         if clock.monotonic() - self._passed_at > _HEARTBEAT_FORWARD_INTERVAL_S and self._link.is_open:
             self._pass(codec.HEARTBEAT_FRAME)
 
@@ -215,7 +217,7 @@ class AmqpConnection:
             self.lose(f"the broker closed the connection ({code} {text})")
 
     def lose(self, reason: str) -> None:
-        """Ends the connection once: `on_lost` first, so that nobody goes on using it, then every channel."""
+        """Ends the connection once: `on_lost` first, so that its users stop, then every channel."""
         if self.lost.done():
             return
         was_open, self.is_open = self.is_open, False
@@ -233,7 +235,7 @@ class AmqpConnection:
             self.writer.transport.abort()
 
     async def close(self, timeout_s: float = 1.0) -> None:
-        """Closes in order for up to `timeout_s` seconds, then cuts the socket. It counts as lost from the start."""
+        """Closes cleanly for up to `timeout_s` seconds, then cuts the socket. It counts as lost from the start."""
         self.lose("closed")
         if self._connection is None:
             return self.abort("closed")
@@ -243,5 +245,5 @@ class AmqpConnection:
         finally:
             self.abort("closed")
             await asyncio.wait([closing], timeout=timeout_s)
-            closing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks at it
+            closing.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is not read elsewhere
             closing.cancel()

@@ -95,7 +95,7 @@ class AmqpConsumer(ChannelListener):
         return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
 
     def _can_receive_more(self, limit: int) -> bool:
-        """Whether waiting can bring anything: a full prefetch brings nothing before something is finished."""
+        """Whether waiting can help: with a full prefetch nothing comes before something is finished."""
         return len(self._inbox) < limit and len(self._unfinished) < self._prefetch * max(1, len(self._prefetch_shares))
 
     async def _collect_more(self, limit: int, seconds: float) -> None:
@@ -158,7 +158,7 @@ class AmqpConsumer(ChannelListener):
 
     async def _apply_now(self) -> None:
         if self._channel is None:
-            return  # the next channel begins with what is wanted now
+            return  # the next channel begins with the present subscriptions
         self._applied.clear()
         self._changed.set()
         await self._applied.wait()

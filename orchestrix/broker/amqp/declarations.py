@@ -69,7 +69,9 @@ async def delete(link: AmqpConnection, queue: str) -> None:
 
 
 async def declare(link: AmqpConnection, topology: Topology) -> None:
-    """Exchanges, then queues, then bindings. Goes on where one is wrong, and raises one ConfigError that names all."""
+    """Exchanges, then queues, then bindings. Continues where one is wrong, and raises one ConfigError that names
+    all.
+    """
     queues = [replace(one, name=link.named(one.name)) for one in topology.queues]
     bindings = [replace(one, queue=link.named(one.queue)) for one in topology.bindings]
     complaints = await _declare_all(link, [_exchange(one) for one in topology.exchanges], pause=0)
@@ -129,7 +131,7 @@ async def _declare(link: AmqpConnection, one: _Wanted, seen: _Refusal | None) ->
         return f"{one.what}: {seen.text}"
     refusal = await _try(link, one, passive=False)
     if refusal is None or (refusal.code == _DENIED and seen is None):
-        return None  # denied but there: the operators declared it and let nobody else do so
+        return None  # denied but there: the operators declared it and let no other user do so
     return f"{one.what}: {refusal.text}"
 
 

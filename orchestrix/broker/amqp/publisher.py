@@ -29,7 +29,7 @@ MAX_IN_FLIGHT_BYTES: Final = 4 * 2**20
 """The same limit in bytes; a larger message goes alone."""
 MAX_LATE_CONFIRMS: Final = 1000
 LATE_CONFIRM_RETENTION_S: Final = 60.0
-"""Seconds that a late confirm is remembered; with `MAX_LATE_CONFIRMS` or more of them the channel is opened anew."""
+"""Seconds that a late confirm is remembered; with `MAX_LATE_CONFIRMS` or more of them the channel is reopened."""
 COPY: Final = "x-copy"
 """The header of a message that is sent again while the confirm of an earlier copy of it is outstanding."""
 _TOO_LARGE: Final = re.compile(r"message size (\d+)")
@@ -57,7 +57,9 @@ class _Slot:
 
 
 class _LateConfirm(NamedTuple):
-    """What is left of a message whose confirm is late: nobody waits for it, but the broker may still answer."""
+    """What is left of a message whose confirm is late: its publisher waits no longer, but the broker may still
+    answer.
+    """
 
     message_id: str
     since: float
@@ -206,7 +208,7 @@ class AmqpPublisher(ChannelListener):
         slot.flight.add(slot)
 
     def _collect_results(self, flight: _InFlightBatch, results: list[Published | None]) -> None:
-        """Takes over the results. What has none becomes a late confirm, for which nobody waits."""
+        """Takes over the results. What has none becomes a late confirm, for which no publisher waits."""
         late = [slot for slot in flight.slots if slot.result is None]
         for slot in flight.slots:
             results[slot.index] = slot.result
@@ -223,7 +225,7 @@ class AmqpPublisher(ChannelListener):
         self._abandoned[slot.message.message_id] += 1
 
     def _reopen_overdue(self) -> None:
-        """Opens the channel anew where too many answers are overdue: they would pile up as long as a queue is stuck."""
+        """Reopens the channel where too many answers are overdue: they would pile up as long as a queue is stuck."""
         if len(self._pending) <= MAX_LATE_CONFIRMS:
             return
         old = clock.monotonic() - LATE_CONFIRM_RETENTION_S

@@ -40,7 +40,7 @@ class AmqpSession:
 class ConnectionSupervisor:
     """Keeps one session up: DOWN → CONNECTING → SETUP → UP, and from any of them back to DOWN or to CLOSING.
 
-    When either connection is lost, `on_down` hooks run at once, then both are built anew. `setup` prepares a session
+    When either connection is lost, `on_down` hooks run at once, then both are made again. `setup` prepares a session
     before it counts as up.
     """
 

@@ -132,7 +132,7 @@ def _each(arguments: argparse.Namespace, method: str, end: str, done: str) -> in
                 texts[done] += 1
             except Unavailable:
                 raise
-            except NotFound:  # somebody else was quicker
+            except NotFound:  # another request was quicker
                 continue
             except OrchestrixError as refused:
                 texts["refused"].append({"id": id, "reason": str(refused)})
@@ -149,7 +149,7 @@ def _matching(arguments: argparse.Namespace, api: ApiClient) -> Iterator[dict[st
 
 
 def cluster_status(arguments: argparse.Namespace) -> int:
-    """`cluster status`: the leader, the members, and the last hand-overs; answers 1 while nobody leads.
+    """`cluster status`: the leader, the members, and the last hand-overs; answers 1 while there is no leader.
 
     Says so where the node that answers is only starting or stopping: it may be the only one.
     """

@@ -153,7 +153,7 @@ def _print_banner(settings: Settings, folder: Path, ports: DevPorts, began: floa
         notes=[*ports.notes(api, broker), *running.notes, _BROKER_NOTE],
         seconds=clock.monotonic() - began,
     )
-    with suppress(BrokenPipeError):  # nobody reads the banner; the work goes on
+    with suppress(BrokenPipeError):  # the banner has no reader; the work continues
         print(text)
         sinks.confirm()
 

@@ -35,7 +35,7 @@ def _examples(resource: Resource) -> Sequence[object]:
 
 
 def _made_up(resource: Resource) -> object:
-    """A value for each field that the request must have. None where nobody knows them."""
+    """A value for each field that the request must have. None where they are not known."""
     schema = form_of(resource.request).top
     fields = schema.get("properties", {})
     try:

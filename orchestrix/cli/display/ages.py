@@ -1,4 +1,4 @@
-"""Ages: how long ago a moment was, or how soon it comes, in a few letters."""
+"""Ages: how long ago a moment was, or how soon it comes, in a few characters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _AS_IS_S: Final = 2 * 60
-"""Seconds up to which an age is told in seconds."""
+"""Seconds up to which an age is shown in seconds."""
 
 
 def moment_of(value: Any) -> datetime | None:

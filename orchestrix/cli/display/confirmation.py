@@ -10,7 +10,7 @@ from orchestrix.errors import PermanentError
 
 
 def confirmed(arguments: argparse.Namespace, question: str) -> None:
-    """Returns if the user says yes, has said so by `--yes`, or cannot be asked: scripts go on as they are written.
+    """Returns if the user says yes, has said so by `--yes`, or cannot be asked: scripts run as they are written.
 
     Raises `PermanentError` if not.
     """

@@ -125,7 +125,7 @@ def _field(value: Any, options: DisplayOptions) -> Any:
 
 
 def why(found: Document, options: DisplayOptions) -> None:
-    """Why something does not go on, and what helps."""
+    """Why something does not continue, and what helps."""
     titles = {"why": "sentence", "next": "nextAction", "code": "blocker", "since": "since", "until": "nextAt"}
     print_document({name: found.get(field) for name, field in titles.items()}, options._replace(wide=False))
 

@@ -1,4 +1,4 @@
-"""Job checks: room at the broker for open jobs, workers that take them, and queues that are left over."""
+"""Job checks: the broker's capacity for open jobs, workers that take them, and queues that are left over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 QUEUES_PER_JOB = 2
 """Of each job that is open: one for its status, one for its log."""
 KINDS = 2
-"""jobs.max_live counts so many times: once for queues that workers serve, and once for those that nobody serves."""
+"""jobs.max_live counts so many times: once for queues that workers serve, and once for those without workers."""
 DESCRIPTORS_PER_QUEUE = 3
 """File descriptors that a quorum queue takes on each node that has a copy of it."""
 KILOBYTES_PER_QUEUE = 115
@@ -36,10 +36,11 @@ _LIVE = "ORCHESTRIX_JOBS__MAX_LIVE"
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the database says: how many jobs are open, how many of them hold a slot, how many of each queue nobody has
-    begun, which ended lately.
+    """What the database says: how many jobs are open, how many of them hold a slot, how many of each queue no worker
+    has started, which ended recently.
 
-    `causes` has for each of those queues why nobody begins them, if they do not only wait their turn, and what helps.
+    `causes` has for each of those queues why no worker starts them, if they do not only wait their turn, and what
+    helps.
     """
 
     open: int = 0

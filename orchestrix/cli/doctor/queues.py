@@ -60,7 +60,9 @@ async def dead_letters(database: Database) -> list[CheckResult]:
 
 
 async def timeout_bursts(database: Database) -> list[CheckResult]:
-    """A warning for each queue of which many steps timed out at once, and not long ago. Raises `Unavailable`."""
+    """A warning for each queue of which many steps failed by their deadline at once, and not long ago. Raises
+    `Unavailable`.
+    """
     from orchestrix.persistence.sagas import command_queues
 
     async with database.read() as connection:

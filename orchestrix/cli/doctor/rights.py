@@ -30,7 +30,7 @@ async def rights(broker: Broker, url: str) -> list[CheckResult]:
 
 def _describe(refusal: str, url: str) -> list[CheckResult]:
     if not any(text in refusal for text in _REFUSED):
-        return []  # an exchange that is not there yet, which is told elsewhere
+        return []  # an exchange that is not there yet, which is reported elsewhere
     parts = urlsplit(url)
     user, host = unquote(parts.username or "guest"), unquote(parts.path[1:]) or "/"
     right = next((one for one in _RIGHTS if f"{one} access" in refusal), _by_what_was_refused(refusal))

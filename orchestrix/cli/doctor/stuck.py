@@ -1,4 +1,4 @@
-"""Stuck checks: which sagas do not go on by themselves, over all of them, as the API tells."""
+"""Stuck checks: which sagas do not continue by themselves, over all of them, as the API reports."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         raise Invalid(f"{message}{' See' if message.endswith('?') else ': see'} `{self.prog} --help`")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """argparse's, but what nobody knows is an error of the command that it was typed behind."""
+        """argparse's, but an unknown argument is an error of the command that it was typed behind."""
         self._typed = list(args)
         found, rest = super().parse_known_args(args, namespace)
         if rest:

@@ -77,7 +77,7 @@ class SagaFacts:
 
     @property
     def work(self) -> str:
-        """What is waited for, in words."""
+        """What is waited for, as a text."""
         here = self.command
         if here is None:
             return f"step {self.instance.progress.awaited}" if self.instance.progress.awaited else self.instance.state

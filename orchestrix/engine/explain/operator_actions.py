@@ -63,7 +63,7 @@ async def end_of(connection: Connection, instance: Instance) -> OperatorEnding |
     action, later = done[last], {row.verb for row in done[last + 1 :]}
     pair, version = saga_tables_of(instance.saga), action.to_version or 0
     began = await history.run_began(connection, pair, instance.id)
-    if version < began:  # a retry has begun it anew since; one of an undo changes nothing
+    if version < began:  # a retry has begun it again since; one of an undo changes nothing
         return None
     failed = await history.had_failed(connection, pair, instance.id, began, version)
     return OperatorEnding(action, SagaAction.SKIP.value in later, failed)

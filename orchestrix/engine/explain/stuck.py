@@ -30,7 +30,7 @@ from orchestrix.saga.state import Instance
 UNUSABLE_ANSWERS_LIMIT: Final = 1000
 """How many of the last unusable answers are read."""
 NAMED_INSTANCES_LIMIT: Final = 1000
-"""Up to so many instances that are overdue, or that wait for a job which nobody does, are named by their ids, so that
+"""Up to so many instances that are overdue, or that wait for a job without a worker, are named by their ids, so that
 the query planner cannot misjudge them. If there are more, none is, and all are found by what their rows say."""
 
 
@@ -111,7 +111,7 @@ def _is_open(filters: InstanceFilter, one: Instance) -> bool:
 
 
 async def _known(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> ExternalBlockers:
-    """What the database knows of that blocks instances: unusable answers, overdue wake-ups, jobs without worker."""
+    """What the database knows of that blocks instances: unusable answers, overdue timers, jobs without worker."""
     pair, before = saga_tables_of(saga.name), connection.now() - timedelta(seconds=OVERDUE_AFTER_S)
     found = await _unusable_answers(connection, saga)
     late = await instances.overdue(connection, pair, saga.name, OVERDUE_AFTER_S, NAMED_INSTANCES_LIMIT + 1)
@@ -148,7 +148,7 @@ async def _unusable_answers(connection: Connection, saga: Saga) -> set[int]:
 async def _unserved_jobs(
     connection: Connection, saga: Saga, silent: float, empty: Collection[str]
 ) -> UnservedJobs | None:
-    """Which of the saga's jobs nobody will begin or end as things are; None where it has no jobs.
+    """Which of the saga's jobs no worker will start or end as things are; None where it has no jobs.
 
     Also those dispatched to queues that are `empty` now, though these have consumers: the dispatches may be lost.
     """

@@ -26,7 +26,7 @@ def found(facts: WorkerCrashFacts) -> tuple[str, str, str] | None:
 
 
 def describe(suspect: RedeliveryRecord) -> str:
-    """The state in words, without a full stop."""
+    """The state as a text, without a full stop."""
     return f"{counted(suspect.deaths, 'worker')} died while processing {suspect.queue}; {suspect.place}"
 
 

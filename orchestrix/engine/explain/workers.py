@@ -11,7 +11,7 @@ from orchestrix.saga.definition import Order
 from orchestrix.saga.state import BACKLOG, Instance
 
 _TRANSIENT_CODES: Final = frozenset({"overdue", "broker_down", "unsent", "no_consumer"})
-"""The codes that a node which is only starting reports of much that goes on as soon as it has begun."""
+"""The codes that a node which is only starting reports of much that continues as soon as it has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class UnconsumedQueues:
         return bool(self.queues)
 
     def describe(self) -> str:
-        """The state in words, for a sentence."""
+        """The state as a part of a sentence."""
         found = " and ".join(self._queue(name, count) for name, count in self.queues.items())
         return f"{found}; this `orchestrix dev` is stopping together with its worker" if self.leaving else found
 
@@ -53,8 +53,8 @@ class UnconsumedQueues:
 
 
 def queued_behind_others(order: Order, instance: Instance, count: tuple[int, int], tries: str) -> tuple[str, str, str]:
-    """(code, sentence, action) of a command whose start nobody has reported, while its queue has so many messages and
-    consumers. Only after its first time-out is it known to be among them."""
+    """(code, sentence, action) of a command whose start no worker has reported, while its queue has so many messages
+    and consumers. Only after its first time-out is it known to be among them."""
     messages, consumers = count
     if instance.wake_reason == BACKLOG:
         stands = f"waits in its queue behind {counted(messages - 1, 'other')}"
@@ -67,5 +67,5 @@ def queued_behind_others(order: Order, instance: Instance, count: tuple[int, int
 
 
 def without_action(code: str, sentence: str, action: str) -> tuple[str, str, str]:
-    """The same of a node that is only starting: nobody needs to do what it is about to do itself."""
+    """The same of a node that is only starting: the operator need not do what it is about to do itself."""
     return code, sentence, "Wait: this node is still starting." if code in _TRANSIENT_CODES else action

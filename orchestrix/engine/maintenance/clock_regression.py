@@ -1,4 +1,6 @@
-"""Clock regression detector: notices a database clock that was set back, and mends what would wait for the old time."""
+"""Clock regression detector: notices a database clock that was set back, and repairs what would wait for the old
+time.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ log = logging.getLogger("orchestrix")
 
 CHECK_INTERVAL_S: Final = 15.0
 QUIET_PASSES_LIMIT: Final = 2
-"""After so many passes in a row that had nothing to mend, nothing is left that was written before."""
+"""After so many passes in a row that had nothing to repair, nothing is left that was written before."""
 
 
 class ClockRegressionDetector:
@@ -61,7 +63,7 @@ class ClockRegressionDetector:
         self._quiet = 0 if repaired else self._quiet + 1
 
     def _has_regressed(self, ahead: float) -> bool:
-        """Whether stored times are further ahead than they were: as time goes on, that shrinks."""
+        """Whether stored times are further ahead than they were: as time passes, that shrinks."""
         before, self._seen = self._seen, (clock.monotonic(), ahead)
         return before is not None and ahead > before[1] - (self._seen[0] - before[0]) + CLOCK_TOLERANCE_S
 

@@ -43,7 +43,8 @@ class CloneResetResult:
 async def wait_until_alone(database: Database, seconds: float, report: Callable[[str], None]) -> None:
     """Returns once no process that works on this database can be alive: no heartbeat for so many `seconds`.
 
-    A copy has the rows of the original's processes, which nobody updates any more. Raises `ConflictError` if one is.
+    A copy has the rows of the original's processes, which no process updates any more. Raises `ConflictError` if one
+    is.
     """
     first = await _life_signs(database, seconds)
     if not first:
@@ -67,7 +68,7 @@ async def _life_signs(database: Database, seconds: float) -> dict[tuple[str, str
 
 
 async def reset(database: Database) -> CloneResetResult:
-    """Gives the database a new id, and holds what would go on in it. It can be interrupted anywhere and begun again.
+    """Gives the database a new id, and holds what would continue in it. It can be interrupted anywhere and begun again.
 
     No process starts on the database before it is complete. Raises `Unavailable`.
     """
@@ -120,7 +121,7 @@ async def _park(tx: Transaction, pair: SagaTables) -> int:
 
 
 async def _pause_schedules(tx: Transaction) -> int:
-    """Their due times would come in the copy too. `schedules resume` goes on with one."""
+    """Their due times would come in the copy too. `schedules resume` continues one."""
     after, count = None, 0
     while page := await schedules.page(tx, ROWS_PER_TRANSACTION, after):
         after = page[-1].name

@@ -215,7 +215,7 @@ class _Migration:
         return 0.0 if self._since is None else clock.monotonic() - self._since
 
     async def _give_up(self) -> None:
-        """What is left is refused; what is in flight goes on by its own version."""
+        """What is left is refused; what is in flight continues by its own version."""
         if self._left and self._asked.wait_s > 0 and not self._asked.dry_run:
             for ids in _chunks(sorted(self._left)):
                 self._left = {id: one for id, one in self._left.items() if id not in ids}
@@ -271,7 +271,7 @@ class _Migration:
         return batch
 
     async def _check_target(self, tx: Transaction) -> None:
-        """Makes sure that nobody replaces the version while instances of it are made."""
+        """Makes sure that no node replaces the version while instances of it are made."""
         row = await definitions.lock(tx, self._target.saga, self._target.version)
         if row is None or row.digest != self._target.digest:
             replaced = f"version {self._target.version} of saga {self._target.saga!r} was replaced meanwhile"

@@ -93,7 +93,7 @@ class JobHandoffAckListener:
 class JobHandoffPublisher:
     """Hands jobs over: marks them, offers them to all nodes, and leaves each as soon as another node owns it.
 
-    Until then this node goes on consuming it, so that nothing waits. What nobody takes is marked for the leader, or
+    Until then this node still consumes it, so that nothing waits. What no node takes is marked for the leader, or
     kept if it was only to be rebalanced.
     """
 

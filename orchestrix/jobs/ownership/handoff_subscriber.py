@@ -171,7 +171,7 @@ class JobHandoffSubscriber:
             if (job := rows.get(offer.job_id)) is not None and job.owner is not None and job.owner != offer.from_node
         ]
         crash.point("jobs.take.before_answer")
-        # One that is returned was for a node that is gone: nobody waits for it.
+        # One that is returned was for a node that is gone: no node waits for it.
         await self._broker.publish(answers)
 
     async def _own(self, taken: Iterable[JobRow]) -> None:
@@ -180,7 +180,7 @@ class JobHandoffSubscriber:
             await self._owned_jobs.hold(job.id, job.owner_epoch)
 
     async def _write_new(self, wanted: Sequence[str], tx: Transaction) -> list[JobRow]:
-        """Those that nobody owned, as they are now; and those that are this node's already."""
+        """Those without owner, as they are now; and those that are this node's already."""
         rows = await jobs.lock(tx, wanted)
         free = [job for job in rows.values() if _is_free(job)]
         taken = await self._take(tx, free)

@@ -161,7 +161,7 @@ class OwnedJobs:
             return link
 
     async def _leave(self, held: OwnedJob) -> None:
-        """Closes the channel first: what its reader still handles is then acknowledged by nobody."""
+        """Closes the channel first: what its reader still handles is then not acknowledged."""
         if self._held.get(held.job_id) is held:
             del self._held[held.job_id]
             held.link.jobs -= 1

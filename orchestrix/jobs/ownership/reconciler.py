@@ -22,7 +22,7 @@ LAST_LINES_TIMEOUT_S: Final = 30.0
 
 
 class OwnershipReconciler:
-    """Compares now and then what this node owns, by the database, with what it consumes, and mends the difference.
+    """Compares now and then what this node owns, by the database, with what it consumes, and corrects the difference.
 
     A job whose last lines do not come is cleared away after a while. That counts from when this node could consume its
     queues at the earliest: messages from before that, or from a time when the broker was down or blocked, are still in

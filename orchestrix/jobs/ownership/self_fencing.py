@@ -27,8 +27,8 @@ class SelfFencing:
     """Releases everything that this node has unacknowledged where the database has not answered for `limit` seconds,
     and takes it up again when it does.
 
-    The broker gives the messages of a job to one consumer at a time, and nobody gets what another has unacknowledged:
-    a node that can write nothing would keep them from the owner that the leader has found in its place.
+    The broker gives the messages of a job to one consumer at a time, and no other one gets what that one has
+    unacknowledged: a node that can write nothing would keep them from the owner that the leader has found in its place.
     """
 
     def __init__(

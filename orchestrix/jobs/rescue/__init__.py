@@ -1,1 +1,1 @@
-"""Rescue: finds jobs that nobody runs any more."""
+"""Rescue: finds jobs that no worker runs any more."""

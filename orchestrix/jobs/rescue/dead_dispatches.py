@@ -24,7 +24,7 @@ DELIVERY_LIMIT_REASON = "delivery_limit"
 class DeadDispatchHandler:
     """Ends attempts whose dispatches are dead letters, or cannot be sent, in the transactions of those who find that.
 
-    The jobs go on by their retry policies. Dead messages between nodes have no consequence: the leader asks again by
+    The jobs continue by their retry policies. Dead messages between nodes have no consequence: the leader asks again by
     itself. `notify_leader` says that a job may begin, `sent` that the outbox has something to send; `on_change` is
     notified of each that changed.
     """

@@ -30,14 +30,14 @@ log = logging.getLogger("orchestrix.jobs")
 
 
 class JobRescuer:
-    """Ends attempts whose time is over, whose worker is silent, or that the broker has lost.
+    """Ends attempts that timed out, whose worker is silent, or that the broker has lost.
 
-    A worker's silence counts only while it could be heard. `_listening_since` is when this leader last began to listen:
-    by its gain of leadership, or by the end of an outage, of a broker alarm or of a stall of its own process; what was
-    dispatched before is spared for a while. A job whose owner has sent no heartbeat for `listening_s` seconds is not
-    ended either, because its worker's messages may be unread. A dispatched job that no worker has started gets its full
-    timeout again after an outage. One select tells whether there is anything to do; the transactions that do it select
-    again what is to be done.
+    A worker's silence counts only while its heartbeats could be received. `_listening_since` is when this leader last
+    began to listen: by its gain of leadership, or by the end of an outage, of a broker alarm or of a stall of its own
+    process; what was dispatched before is spared for a while. A job whose owner has sent no heartbeat for `listening_s`
+    seconds is not ended either, because its worker's messages may be unread. A dispatched job that no worker has
+    started gets its full timeout again after an outage. One select finds whether there is anything to do; the
+    transactions that do it select again what is to be done.
     """
 
     def __init__(self, leader_context: LeaderContext, broker: Broker, *, silent: float, listening_s: float) -> None:
@@ -68,11 +68,11 @@ class JobRescuer:
             await self._end(self._overdue, self._find_timed_out, "timed out")
         if signs.silent:
             await self._end(self._find_silent, _always(WORKER_SILENT), "worker silent")
-        self._checked_at = self._began  # it may have stood still since
+        self._checked_at = self._began  # the process may have stalled since
         return self._until_next(signs.left)
 
     async def _heartbeats_can_arrive(self) -> bool:
-        """Whether workers can send heartbeats: proved anew after a second."""
+        """Whether workers can send heartbeats: proved again after a second."""
         if clock.monotonic() - self._checked_broker_at > 1.0:
             if not await accepts_messages(self._broker):
                 return False

@@ -24,7 +24,7 @@ RESCUE_BATCH_LIMIT: Final = 200
 class LeaderContext:
     """What every duty of the leader depends on.
 
-    `stop` tells workers; `notify_leader` says that a job waits for another attempt.
+    `stop` notifies workers; `notify_leader` says that a job waits for another attempt.
     """
 
     database: Database

@@ -24,13 +24,13 @@ CHECKS_PER_LIMIT: Final = 3
 
 
 class LostDispatchDetector:
-    """Sends dispatches again that somebody has deleted, purged, or taken and not worked on: else nobody would ever
-    begin them.
+    """Sends dispatches again that were deleted, purged, or taken and not processed: else no worker would ever start
+    them.
 
     A dispatch is lost that was confirmed `after` seconds ago or earlier, and that no worker has begun or sends
     heartbeats for, where its queue has nothing ready, or does not exist, in two checks; or where a later one of its
-    queue was begun long ago. That nobody has begun it is known where its owner consumes the job's messages, and had
-    its last heartbeat at most `listening_s` seconds ago.
+    queue was begun long ago. That no worker has started it is known where its owner consumes the job's messages, and
+    had its last heartbeat at most `listening_s` seconds ago.
     """
 
     def __init__(self, leader_context: LeaderContext, broker: Broker, *, after: float, listening_s: float) -> None:

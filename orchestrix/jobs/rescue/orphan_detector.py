@@ -1,4 +1,4 @@
-"""Orphan detector: the leader's periodic check for jobs whose owner is dead, or that nobody has ever owned."""
+"""Orphan detector: the leader's periodic check for jobs whose owner is dead, or that never had one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNOWNED_TIMEOUT_S: Final = 30.0
 
 
 class OrphanJobDetector:
-    """Offers jobs whose owner is dead, or that nobody has ever owned, to the live nodes.
+    """Offers jobs whose owner is dead, or that never had one, to the live nodes.
 
     Not while no offer could be published: each check would write others for the same jobs.
     """
@@ -43,7 +43,7 @@ class OrphanJobDetector:
         return await self._run_once(0, self._offer, self._interval_s)
 
     async def unowned(self) -> float:
-        """Checks once for those that nobody has ever owned; seconds until the next check."""
+        """Checks once for those that never had an owner; seconds until the next check."""
         return await self._run_once(1, self._assign, UNOWNED_TIMEOUT_S / 3)
 
     async def _run_once(self, which: int, work: Work, interval_s: float) -> float:

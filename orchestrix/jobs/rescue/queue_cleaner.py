@@ -1,4 +1,4 @@
-"""Queue cleaner: the leader's periodic deletion of queues that ended jobs have left behind."""
+"""Queue cleaner: the leader's periodic deletion of the queues of ended jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUEUE_CLEANER_AGE_S: Final = 120.0
 class QueueCleaner:
     """Deletes the queues of jobs that have ended once more, a while later.
 
-    A late or redelivered message makes a worker declare them again; nobody consumes them then.
+    A late or redelivered message makes a worker declare them again; they have no consumer then.
     """
 
     def __init__(self, leader_context: LeaderContext, broker: Broker) -> None:

@@ -39,7 +39,7 @@ async def age(connection: Connection) -> float:
 
 
 async def touch(tx: Transaction, marker: str) -> bool:
-    """Notes that the node which wrote `marker` is still at work; False if another one has taken over."""
+    """Notes that the node which wrote `marker` is still alive; False if another one has taken over."""
     table = broker_incarnation.c
     known = update(broker_incarnation).where(table.id == _ONLY, table.incarnation == marker)
     return (await tx.execute(known.values(changed_at=tx.now()))).rowcount == 1

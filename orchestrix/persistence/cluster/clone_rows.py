@@ -37,7 +37,7 @@ Sign = tuple[str, str]
 """What gave a sign of life (a node, a worker or another process), and its name."""
 _OF_PROCESSES: Final = (nodes, workers, write_probes, command_queues, throttles, broker_incarnation)
 _SENT_AGAIN: Final = ("cmd.%", "orchestrix.job.%")
-"""The queues of dead letters that would make somebody work under the original's key."""
+"""The queues of dead letters that would make a worker act under the original's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ async def delete_messages(tx: Transaction, limit: int) -> int:
 async def end_jobs(tx: Transaction, limit: int, reason: str) -> int:
     """Ends up to `limit` jobs that have not ended; how many.
 
-    One that is a step is deleted: its saga submits it again when it goes on.
+    One that is a step is deleted: its saga submits it again when it continues.
     """
     found = (await tx.execute(_unended(limit).with_for_update())).all()
     steps, others = ([row.id for row in found if (row.saga is not None) is of_saga] for of_saga in (True, False))

@@ -30,7 +30,7 @@ _MINE: Final = leases.c.name == LEADER
 @dataclass(frozen=True, slots=True)
 class Handover:
     """The beginning of a term. `began_at` is when the former leader's lease ended, as far as is known; or later, when
-    the new one had started: while nothing runs, nobody can take over.
+    the new one had started: while nothing runs, no node can take over.
 
     `gained_at` is when the term began, `ended_at` when its leader first wrote in it; None if it never did.
     """
@@ -46,9 +46,9 @@ class Handover:
 
 
 async def check(tx: Transaction, fence: Fence) -> None:
-    """The last statement before the commit of each leader write: nobody begins a newer term before that commit.
+    """The last statement before the commit of each leader write: no node begins a newer term before that commit.
 
-    Raises `StaleTermError` if a newer term began, and `Contention` if somebody is about to begin one.
+    Raises `StaleTermError` if a newer term began, and `Contention` if a node is about to begin one.
     """
     # FOR KEY SHARE: waits for a change of term, which locks the whole row, but not for a renewal of the lease.
     query = select(leases.c.term, leases.c.holder).where(_MINE)
@@ -67,7 +67,7 @@ async def campaign(tx: Transaction, candidacy: Candidacy, lease_s: float, notice
     """Begins the next term with the candidate as its holder; None if the row, as it is now, does not allow it.
 
     `noticed_s` is how many seconds ago the candidate saw the former leader go. Raises `Contention` while
-    somebody else has locked the row.
+    another transaction has locked the row.
     """
     lease = await _locked(tx, lease_s)
     reason = election_reason(candidacy, lease)
@@ -133,7 +133,7 @@ async def _newest(tx: Transaction) -> int:
 
 
 async def _locked(tx: Transaction, lease_s: float) -> Lease:
-    """The row, which nobody else changes or checks until the end of the transaction."""
+    """The row, which no other transaction changes or checks until the end of the transaction."""
     query = _query(tx).with_for_update()
     found = (await tx.execute(query)).first()
     if found is None:

@@ -35,7 +35,7 @@ class LiveNodes:
 class WorkerHeartbeatRow:
     """A worker's heartbeat: which queues it serves, how many jobs it has, and when it was sent, by its own clock.
 
-    `lost_places` are slots taken by functions that go on though their attempts have ended.
+    `lost_places` are slots taken by functions that still run though their attempts have ended.
     """
 
     id: str

@@ -181,7 +181,7 @@ class MySql:
         return (func.locate(prefix, column) == 1,)
 
     def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        # It is text. A cast would give it the charset and the collation of the session.
+        # It is text. Converting it would give it the charset and the collation of the session.
         return type_coerce(column, Text())
 
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
@@ -244,7 +244,7 @@ class MySql:
         self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]
     ) -> dict[tuple[Any, ...], int]:
         # A plain insert that meets a taken key undoes its other rows, whose waiters then deadlock. This one undoes
-        # nothing, but does not tell which rows are new: those that were not there before and carry our command's id.
+        # nothing, but does not say which rows are new: those that were not there before and carry our command's id.
         before = await self._present(tx, bulk, rows)
         new = [row for row in rows if bulk.key_of(row) not in before]
         if not new:

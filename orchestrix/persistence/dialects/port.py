@@ -26,7 +26,7 @@ class QueryExecutor(Protocol):
     """A connection, as far as a dialect needs it."""
 
     async def execute(self, statement: Executable, parameters: Parameters = None) -> Result:
-        """Runs one statement; raises translated errors, after which an open transaction cannot go on."""
+        """Runs one statement; raises translated errors, after which an open transaction cannot continue."""
 
 
 class StatementExecutor(QueryExecutor, Protocol):
@@ -69,7 +69,7 @@ class BulkUpdate:
 class BulkInsert:
     """One insert of many rows; a row of values follows `columns`.
 
-    `key` is the unique key that may be taken; `marker` a column whose value nobody else writes.
+    `key` is the unique key that may be taken; `marker` a column whose value no other command writes.
     """
 
     table: Table
@@ -127,7 +127,7 @@ class Dialect(Protocol):
         """Waits inside a transaction until no other migration runs, and blocks others while it is open."""
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:
-        """What a driver's error means to the caller; None where only its class can tell."""
+        """What a driver's error means to the caller; None where only its class can say it."""
 
     def refusal(self, error: DBAPIError) -> str | None:
         """The error text, with what to do, where a driver's error proves that nothing was changed, even by a COMMIT."""
@@ -154,7 +154,7 @@ class Dialect(Protocol):
         """How many rows the query finds, by the server's estimate; None where it has none."""
 
     async def session(self, tx: StatementExecutor) -> int | None:
-        """By which number the server knows the transaction's connection; None where nobody could end it anyway."""
+        """By which number the server knows the transaction's connection; None where it could not be ended anyway."""
 
     async def end_blockers(self, connection: QueryExecutor, session: int) -> int:
         """Ends the sessions that are idle for a second and hold the locks that `session` waits for; how many.

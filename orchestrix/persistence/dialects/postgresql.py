@@ -63,7 +63,7 @@ _MEANINGS: dict[str, type[OrchestrixError]] = {
     "40001": Contention,
     "40P01": Contention,
     "55P03": Contention,
-    "0A000": Contention,  # a cached plan that a migration made void; the next try plans anew
+    "0A000": Contention,  # a cached plan that a migration made void; the next try makes another plan
     "23505": ConflictError,
     "42P01": SchemaMismatch,
     "42703": SchemaMismatch,

@@ -1,4 +1,4 @@
-"""SQLite connection: ends once, however often it is told to."""
+"""SQLite connection: ends once, however often that is requested."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from aiosqlite.core import _connection_worker_thread
 class SqliteHandle(sqlite3.Connection):
     """A connection that undoes its transaction before it closes.
 
-    SQLite keeps a closed one, locks included, for as long as somebody holds a cursor that was not read to its end: the
-    traceback of a task that was cancelled does so.
+    SQLite keeps a closed one, locks included, for as long as there is a reference to a cursor that was not read to its
+    end: the traceback of a task that was cancelled does so.
     """
 
     def close(self) -> None:
@@ -29,7 +29,7 @@ class SqliteHandle(sqlite3.Connection):
 
 
 class SqliteConnection(aiosqlite.Connection):
-    """A connection whose thread is told to stop once, whoever says so again.
+    """A connection whose thread is stopped once, however often that is requested.
 
     SQLAlchemy gives up a connection whose task was cancelled by `stop` while a `close` is still on its way; that one
     would then wait for the answer of a thread which has ended, and hold up the end of the event loop for ever.
@@ -51,7 +51,7 @@ def connection(database: str, **options: Any) -> SqliteConnection:
 
 
 def _serve(questions: Any, whose: weakref.ref[SqliteConnection]) -> None:
-    """Answers until the connection is told to stop. A caller whose event loop has ended meanwhile gets no answer."""
+    """Answers until the connection is asked to stop. A caller whose event loop has ended meanwhile gets no answer."""
     while True:
         try:
             _connection_worker_thread(questions)

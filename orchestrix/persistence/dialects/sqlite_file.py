@@ -23,7 +23,7 @@ _UNUSABLE: Final = {
 class DatabaseFile:
     """The file at `path`.
 
-    A deleted file stays open in SQLite, which would go on writing where nobody will ever read.
+    A deleted file stays open in SQLite, which would still write where it is never read.
     """
 
     def __init__(self, path: Path) -> None:

@@ -31,7 +31,9 @@ PARAMETERS: Final = frozenset((*_MODE, *_CA, *_CERT, *_KEY))
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What is wanted: `mode` is one of libpq's, None where nobody says; `context` is for the modes that need one."""
+    """What is required: `mode` is one of libpq's, None where it is not given; `context` is for the modes that need
+    one.
+    """
 
     mode: str | None
     context: ssl.SSLContext | None

@@ -1,4 +1,4 @@
-"""Blocked job steps: finds jobs of saga steps that nobody will begin or end, as things stand."""
+"""Blocked job steps: finds jobs of saga steps that no worker will start or end, as things are."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from orchestrix.persistence.tables import jobs, workers
 from orchestrix.saga.state import JOB
 
 _SINCE: Final = {PENDING: jobs.c.wake_at, DISPATCHED: jobs.c.dispatched_at, RUNNING: jobs.c.worker_beat_at}
-"""From when a job in this state waits for somebody."""
+"""From when a job in this state waits for a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnservedJobs:
-    """The jobs of `saga` in the states of `since` that wait for somebody since that moment or longer.
+    """The jobs of `saga` in the states of `since` that wait for a worker since that moment or longer.
 
     Those whose queue is one of `served` are not among them: a worker will do them; but those that were dispatched
     to one of the queues that are `empty` are.

@@ -20,7 +20,7 @@ from orchestrix.persistence.tables import jobs
 QUEUES_PER_ROUND: Final = 50
 """So many queues have their turn in one transaction, beginning behind a random one."""
 SERVED_QUEUES_PER_ROUND: Final = 40
-"""So many of them may be served by workers, and come first: anybody can name queues that nobody serves."""
+"""So many of them may be served by workers, and come first: a client can name queues that have no workers."""
 
 
 async def due(tx: Transaction, limit: int, open_limit: int, silent: float) -> list[JobRow]:

@@ -1,4 +1,4 @@
-"""Job heartbeats: notes when the worker of each attempt was heard last, and loses none of it."""
+"""Job heartbeats: notes the last heartbeat of the worker of each attempt, and loses none of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOUCH: Final = BulkUpdate(jobs, match=("id",), change=_NOTED)
 async def record_heartbeats(
     tx: Transaction, history_ids: Iterable[str], at: datetime, *, wait: bool = True
 ) -> set[str]:
-    """Notes that the workers of these attempts were heard at that time; the history ids for which it is noted.
+    """Notes that the workers of these attempts had a heartbeat at that time; the history ids for which it is noted.
 
     An attempt that is over is left out. So is one whose row is locked, unless this is to `wait` for that:
     then it raises `Contention` where it would take too long. Without `wait` the caller has to do the rest later.
@@ -40,8 +40,8 @@ async def record_heartbeats(
 
 
 async def touch(tx: Transaction, found: Sequence[JobRow]) -> None:
-    """Writes what is no change to readers, for jobs that this transaction has locked: when the worker was heard, and
-    how much of the log is kept. Their versions stay.
+    """Writes what is no change to readers, for jobs that this transaction has locked: when the worker had its
+    heartbeat, and how much of the log is kept. Their versions stay.
     """
     rows = [(job.id, *(getattr(job, name) for name in _NOTED)) for job in sorted(found, key=lambda job: job.id)]
     if rows:

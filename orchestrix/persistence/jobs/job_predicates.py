@@ -38,7 +38,7 @@ class JobsToRescue:
 
 async def life_signs(connection: Connection, limit: float | None, heard: float, since: datetime | None) -> JobsToRescue:
     """What there is now, by `dispatched_before_reset`, `overdue` and `silent`, after `limit` seconds: with None,
-    nobody is silent.
+    no worker is silent.
 
     With `since`, no job that was sent before that counts as overdue.
     """
@@ -69,9 +69,9 @@ def dispatched_before_reset() -> Terms:
 
 
 def overdue(connection: Connection, heard: float) -> Terms:
-    """Their timeout is over, and no hand-off of them is going on.
+    """Their timeout has passed, and no hand-off of them is in progress.
 
-    Not those of an owner without a heartbeat for `heard` seconds: their workers may have sent what nobody has read.
+    Not those of an owner without a heartbeat for `heard` seconds: their workers may have sent what was not read yet.
     """
     return (
         _JOB.state.in_(LIVE),
@@ -84,7 +84,7 @@ def overdue(connection: Connection, heard: float) -> Terms:
 
 def silent(connection: Connection, seconds: float, heard: float) -> Terms:
     """No heartbeat of their worker for so many seconds, and their owner has owned them for as long: it had time to read
-    what was sent while nobody did. `heard` is as in `overdue`.
+    what was sent while there was no reader. `heard` is as in `overdue`.
     """
     heartbeat_overdue = _JOB.worker_beat_at <= ago(connection, seconds)
     return _JOB.state == RUNNING, _JOB.channels == 1, heartbeat_overdue, *read(connection, seconds, heard)

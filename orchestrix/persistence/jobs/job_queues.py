@@ -121,9 +121,9 @@ async def lost_dispatches(
     limit: int,
 ) -> list[str]:
     """Locks up to `limit` lost dispatches, and returns their ids: those sent so many seconds ago to queues that are
-    `empty`, or before the moment of their queue in `last_dispatched`, that the broker has confirmed, and nobody has
-    begun or sent a heartbeat for. `heard` is as in `job_predicates.read`: of other jobs nobody knows whether they have
-    begun.
+    `empty`, or before the moment of their queue in `last_dispatched`, that the broker has confirmed, and no worker
+    has started or sent a heartbeat for. `heard` is as in `job_predicates.read`: of other jobs it is not known whether
+    they have started.
     """
     waiting = select(outbox.c.id).where(outbox.c.id == jobs.c.history_id).exists()
     long_ago = job_predicates.ago(tx, seconds)

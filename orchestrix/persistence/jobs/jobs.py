@@ -179,7 +179,7 @@ async def occupied(connection: Connection) -> int:
 
 
 async def overdue(tx: Transaction, limit: int, heard: float) -> list[JobRow]:
-    """Locks and reads up to `limit` jobs whose timeout is over; `heard` as in `job_predicates.overdue`."""
+    """Locks and reads up to `limit` jobs whose timeout has passed; `heard` as in `job_predicates.overdue`."""
     return await _found(tx, job_predicates.overdue(tx, heard), jobs.c.wake_at, limit)
 
 
@@ -281,13 +281,15 @@ async def _found(tx: Transaction, terms: job_predicates.Terms, by: ColumnElement
 
 
 def _first(query: Select[Any], by: ColumnElement[Any], limit: int) -> Select[Any]:
-    """The first ones by that column that nobody else has locked. By the key alone, SQLite would walk all of it."""
+    """The first ones by that column that no other transaction has locked. By the key alone, SQLite would walk all of
+    it.
+    """
     return query.order_by(by, jobs.c.id).limit(limit).with_for_update(skip_locked=True)
 
 
 @cache
 def _select(whole: bool = True) -> Select[Any]:
-    """The columns of `JobRow` in its own order; without the payload, which can be long, unless it is wanted."""
+    """The columns of `JobRow` in its own order; without the payload, which can be long, unless it is asked for."""
     return select(*(jobs.c[name] if whole or name != "payload" else null().label(name) for name in _FIELDS))
 
 

@@ -45,7 +45,7 @@ async def get(connection: Connection, key: str) -> Schedule | None:
 
 
 async def lock(tx: Transaction, key: str) -> Schedule | None:
-    """`get`, and nobody else fires or changes it, or makes runs of it, until the end of the transaction.
+    """`get`, and no other node fires or changes it, or makes runs of it, until the end of the transaction.
 
     Waits for others up to the limit on locks, then raises `Contention`.
     """
@@ -87,7 +87,7 @@ async def next_due(connection: Connection) -> float | None:
 
 
 async def store(tx: Transaction, before: Schedule, after: Schedule) -> None:
-    """Compare-and-set of what people changed and of the next due time. Raises `ConflictError` if somebody else was
+    """Compare-and-set of what people changed and of the next due time. Raises `ConflictError` if another change was
     first.
     """
     table = schedules.c
@@ -148,7 +148,7 @@ async def known(connection: Connection, id: str, dues: Sequence[datetime]) -> se
 async def freed(tx: Transaction, limit: int) -> list[WaitingRun]:
     """For up to `limit` schedules of which no run is running: the one that has waited longest, the schedule locked.
 
-    A schedule that somebody else has locked is left out.
+    A schedule that another transaction has locked is left out.
     """
     held = select(jobs.c.schedule_id).where(jobs.c.state == PENDING, jobs.c.channels == 0, _held()).distinct()
     ids = [id for id in (await tx.execute(held)).scalars() if id is not None]
@@ -157,7 +157,7 @@ async def freed(tx: Transaction, limit: int) -> list[WaitingRun]:
         return []
     mine = select(schedules.c.id).where(tx.dialect.among(schedules.c.id, free)).order_by(schedules.c.id)
     locked = list((await tx.execute(mine.with_for_update(skip_locked=True))).scalars())
-    still = await busy(tx, locked)  # somebody may have made a run of it before it was locked
+    still = await busy(tx, locked)  # another node may have made a run of it before it was locked
     return [
         WaitingRun(first, id)
         for id in locked

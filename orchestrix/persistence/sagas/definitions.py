@@ -57,7 +57,7 @@ async def some(connection: Connection, keys: Iterable[Key]) -> list[StoredDefini
 
 
 async def lock(tx: Transaction, saga: str, version: int) -> StoredDefinition | None:
-    """One version, which nobody can replace until the transaction ends; None if it is not stored."""
+    """One version, which no node can replace until the transaction ends; None if it is not stored."""
     table = saga_definitions.c
     query = select(*(table[name] for name in _COLUMNS)).where(table.saga == saga, table.version == version)
     found = (await tx.execute(query.with_for_update())).first()

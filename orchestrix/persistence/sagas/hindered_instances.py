@@ -1,4 +1,4 @@
-"""Hindered instances: records why instances do not go on, where a queue without consumers holds up many of them."""
+"""Hindered instances: records why instances do not continue, where a queue without consumers holds up many of them."""
 
 from __future__ import annotations
 

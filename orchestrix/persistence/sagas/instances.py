@@ -98,7 +98,9 @@ async def insert(tx: Transaction, pair: SagaTables, started: Sequence[SagaTransi
 
 
 async def lock(tx: Transaction, pair: SagaTables, ids: Sequence[int]) -> list[Instance]:
-    """Locks and reads the instances that nobody else has locked, by id. What is locked elsewhere is left out."""
+    """Locks and reads the instances that no other transaction has locked, by id. What is locked elsewhere is left
+    out.
+    """
     if not ids:
         return []
     query = selection(pair).where(tx.dialect.among(pair.instances.c.id, sorted(set(ids))))
@@ -132,7 +134,9 @@ async def lock_one(tx: Transaction, pair: SagaTables, id: int) -> Instance | Non
 
 
 async def share_lock(tx: Transaction, pair: SagaTables, id: int) -> Instance | None:
-    """Reads one instance that nobody can change until the transaction ends; waits and raises as `lock_one` does."""
+    """Reads one instance that no other transaction can change until the transaction ends; waits and raises as
+    `lock_one` does.
+    """
     query = selection(pair).where(pair.instances.c.id == id).with_for_update(read=True)
     return _only(await instances_of(tx, pair, query))
 
@@ -153,7 +157,7 @@ def changes(pair: SagaTables, changed: Sequence[tuple[int, Instance]]) -> tuple[
 
 
 async def rewake(tx: Transaction, pair: SagaTables, rows: Sequence[Rewake]) -> None:
-    """Sets other wake-ups where the version is unchanged and the engine still acts by itself."""
+    """Sets other wake-up times where the version is unchanged and the engine still acts by itself."""
     values = [
         (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms, row.sent_at, row.hindered_by)
         for row in sorted(rows, key=lambda row: row.id)

@@ -54,7 +54,7 @@ NO_BLOCKERS: Final = ExternalBlockers()
 
 def stuck_by_row(table: Any) -> list[Condition]:
     """That an instance is stuck by its own row."""
-    # The text of the index, for the planners that compare it letter by letter; the states for the one without it.
+    # The text of the index, for the planners that compare it character by character; the states for the one without it.
     return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})")]
 
 

@@ -15,7 +15,7 @@ from orchestrix.saga.state import Instance, StateChange
 
 @dataclass(frozen=True, slots=True)
 class OutboxBatch:
-    """Rows for the outbox. Nobody else may take them for `lease_s` seconds if `claimed_by` is given."""
+    """Rows for the outbox. No other node may take them for `lease_s` seconds if `claimed_by` is given."""
 
     rows: Sequence[OutboxRow]
     claimed_by: str | None = None

@@ -37,7 +37,7 @@ def refuse(connection: Connection, revision: str | None, made: Callable[[], Mapp
 
     `revision` is what the version table says; `made` gives the tables of every revision, the oldest first. A table with
     all columns that ours was made with is ours, whatever the version table says: an upgrade that was cut off leaves it
-    where the database cannot undo it (MySQL, MariaDB), and the next one goes on from there.
+    where the database cannot undo it (MySQL, MariaDB), and the next one continues from there.
     """
     from orchestrix.persistence.tables import metadata
 
@@ -53,7 +53,7 @@ def refuse(connection: Connection, revision: str | None, made: Callable[[], Mapp
     if expected and expected.keys().isdisjoint(existing.keys() - foreign):
         foreign.add(VERSION_TABLE)
     else:
-        foreign -= expected.keys()  # ours, though somebody may have changed them by hand
+        foreign -= expected.keys()  # ours, though they may have been changed by hand
     if foreign:
         raise _refusal(sorted(foreign))
 
@@ -74,7 +74,7 @@ def _foreign(found: Inspector, existing: Mapping[str, str], revisions: Iterable[
 def _existing(found: Inspector, ours: Iterable[str]) -> dict[str, str]:
     """Which of our names are taken, each with the name as it is written there. A view takes a name as well."""
     names = [*found.get_table_names(), *found.get_view_names(), *_stored_views(found)]
-    fold = str.lower if found.dialect.name == "sqlite" else str  # where names differ by more than the case of letters
+    fold = str.lower if found.dialect.name == "sqlite" else str  # where names differ by more than upper and lower case
     there = {fold(name): name for name in names}
     return {name: there[name] for name in ours if name in there}
 

@@ -58,7 +58,7 @@ def stuck(table: str, *columns: str) -> Index:
 
 
 def blockers(table: str) -> Index:
-    """The few whose hindrance is recorded. MySQL has no such indexes."""
+    """The few with a value in `hindered_by`. MySQL has no such indexes."""
     few = text(HINDERED)
     return Index(f"ix_{table}_hindered", "id", postgresql_where=few, sqlite_where=few, info={"not_on": "mysql"})
 

@@ -1,4 +1,4 @@
-"""Cloned sagas: how a live saga in a copy of its database is held, so that it does not go on by itself."""
+"""Cloned sagas: how a live saga in a copy of its database is held, so that it does not continue by itself."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def held_clone(instance: Instance, now: datetime) -> SagaTransition:
 
 
 def resumed_clone(saga: Saga, instance: Instance) -> Instance:
-    """A held clone as if it had been paused, so that it goes on as after a pause.
+    """A held clone as if it had been paused, so that it continues as after a pause.
 
     Its command is sent with its whole time, because no worker here has it. Where nothing was stored of what it waited
     for, the pending command counts as sent; the run's own time is what was left at its last change, or else all of it.

@@ -322,7 +322,7 @@ def _resume(saga: Saga, instance: Instance, ask: ActionRequest, inputs: Transiti
 
 
 def _cancel(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
-    if instance.state not in saga.path:  # a clone that is being compensated goes on with that
+    if instance.state not in saga.path:  # a clone that is being compensated continues with that
         return _resume(saga, instance, ask, inputs)
     flying = compensation.in_flight(instance) and command_for(saga, instance) is not None
     waits = flying and instance.blocker != UNSENDABLE

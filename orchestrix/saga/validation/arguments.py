@@ -42,7 +42,7 @@ def demand(made: object, **kinds: ArgumentKind) -> None:
 
 
 def _call(made: object, field: str) -> str:
-    """The beginning of the author's call: its name tells which one is meant."""
+    """The beginning of the author's call: its name says which one is meant."""
     called = getattr(made, "name", None)
     known = field != "name" and isinstance(called, str)
     return f"{type(made).__name__}({brief(called) + ', ' if known else ''}"

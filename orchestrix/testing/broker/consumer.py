@@ -164,7 +164,7 @@ class MemoryConsumer:
             hook()
 
     def _cancelled(self, channel: ServerChannel) -> None:
-        """The broker has ended a subscription; the others go on silently, and it subscribes again."""
+        """The broker has ended a subscription; the others continue without notice, and it subscribes again."""
         if self._lost_hooks and channel is self._channel:
             self.detach()
             channel.session.consume_up.send(lambda: self._server.close_channel(channel))

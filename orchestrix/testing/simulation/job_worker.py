@@ -92,7 +92,7 @@ class JobStepWorker:
 
     @staticmethod
     async def _end(tx: Transaction, id: str, result: JobStepResult | None) -> None:
-        """Ends the job with its worker's result, or because its time is over."""
+        """Ends the job with its worker's result, or because it timed out."""
         job = (await jobs.lock(tx, [id]))[id]
         if job.ended:
             return

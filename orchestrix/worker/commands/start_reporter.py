@@ -1,4 +1,6 @@
-"""Start reporter: tells the orchestrator when a command's work has started, where it cannot know that otherwise."""
+"""Start reporter: reports to the orchestrator when a command's work has started, where it cannot know that
+otherwise.
+"""
 
 from __future__ import annotations
 

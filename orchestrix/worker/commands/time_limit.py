@@ -1,4 +1,4 @@
-"""Step time limit: cancels a step's work when its time is over, unless its saga was given more time meanwhile."""
+"""Step time limit: cancels a step's work when its timeout has passed, unless its saga was given more time meanwhile."""
 
 from __future__ import annotations
 

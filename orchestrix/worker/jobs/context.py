@@ -162,7 +162,7 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job is to stop: it was cancelled, its time is over, or the worker ends.
+        """Whether the job is to stop: it was cancelled, it timed out, or the worker stops.
 
         A job that has seen this to be true and then returns counts as stopped, not as done.
         """

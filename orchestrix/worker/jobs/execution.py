@@ -1,4 +1,4 @@
-"""Job execution: runs a job's function, and stops it when it is cancelled or its time is over."""
+"""Job execution: runs a job's function, and stops it when it is cancelled or times out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FunctionResult(NamedTuple):
 
 
 class JobExecution:
-    """One running function: it ends by itself, or is told to stop, then cancelled, then abandoned."""
+    """One running function: it ends by itself, or is asked to stop, then cancelled, then abandoned."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class JobExecution:
 
     def _time_out(self) -> None:
         timeout = self._context.timeout
-        if timeout is not None:  # else it was told to stop: the first cause counts
+        if timeout is not None:  # else it was asked to stop: the first cause counts
             self._stop_signal.set(StopCause.TIMED_OUT, f"timed out after {duration(timeout)}")
 
     async def _cancel(self, work: asyncio.Task[FunctionResult]) -> None:
-        if is_async(self._function.function):  # a thread would go on, and nothing would wait for it
+        if is_async(self._function.function):  # a thread would run on, and nothing would wait for it
             work.cancel()
             await asyncio.wait([work], timeout=CANCEL_GRACE_S)
 

@@ -25,7 +25,7 @@ _QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class JobFunction:
-    """A function that runs the jobs of a name. `grace` is how many seconds it has to stop when it is told to."""
+    """A function that runs the jobs of a name. `grace` is how many seconds it has to stop when it is asked to."""
 
     name: str
     queue: str
@@ -48,9 +48,9 @@ def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callab
     """Makes a function run the jobs called `name`; workers that have it serve `queue`.
 
     It is called with the `JobContext`, and the mapping that it returns, or None, is the job's result: JSON of at most
-    64 KiB. An `async def` runs in the worker's event loop; told to stop, it has `grace` seconds before it is cancelled.
-    A `def` runs in a thread of its own, which nothing can cancel: it asks `context.cancelled`. `Permanent`, `Transient`
-    and `Retry` classify a failure; any other error is retryable. Raises `ConfigError`.
+    64 KiB. An `async def` runs in the worker's event loop; asked to stop, it has `grace` seconds before it is
+    cancelled. A `def` runs in a thread of its own, which nothing can cancel: it asks `context.cancelled`. `Permanent`,
+    `Transient` and `Retry` classify a failure; any other error is retryable. Raises `ConfigError`.
     """
     called = _name(name)
     check_queue(queue)

@@ -20,7 +20,7 @@ LOG: Final = "job.log"
 
 @dataclass(frozen=True, slots=True)
 class AttemptMessages:
-    """Makes the messages of one attempt. `headers` are the trace context that its dispatch brought."""
+    """Makes the messages of one attempt. `headers` are the trace context that its dispatch had."""
 
     dispatch: JobDispatch
     worker_id: str

@@ -46,7 +46,7 @@ def raised(error: BaseException) -> AttemptOutcome:
 
 
 def halted(stop_signal: StopSignal, more: str = "") -> AttemptOutcome:
-    """The outcome of a function that was told to stop."""
+    """The outcome of a function that was asked to stop."""
     if stop_signal.cause is StopCause.CANCELLED:
         return AttemptOutcome("CANCELLED", error=StepError("Cancelled", stop_signal.reason + more, retryable=False))
     type = "Timeout" if stop_signal.cause is StopCause.TIMED_OUT else "WorkerStopped"

@@ -108,7 +108,7 @@ class JobRunner:
     async def stop(self) -> None:
         """Takes nothing new, and lets jobs run for up to `stop_timeout` seconds.
 
-        What has not ended then is told to stop and reported as failed, so that another attempt begins elsewhere at
+        What has not ended then is asked to stop and reported as failed, so that another attempt begins elsewhere at
         once: within about eight seconds more.
         """
         beginning, self._beginning = self._beginning, None

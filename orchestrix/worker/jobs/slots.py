@@ -144,7 +144,7 @@ class JobSlots:
         self._cancelled.put(cancel.history_id or cancel.job_id, reason)
 
     def stop_now(self, reason: str) -> None:
-        """Tells all running attempts to stop now."""
+        """Asks all running attempts to stop now."""
         for attempt in self.attempts.values():
             attempt.stop_signal.set(StopCause.WORKER_STOPPED, reason)
             attempt.stop_signal.set_urgent()

@@ -47,7 +47,7 @@ class StaleDispatch:
 
 @dataclass(frozen=True, slots=True)
 class DispatchHeldElsewhere:
-    """Another worker, last heard at `beat_at`, has begun it, yet the broker redelivers the dispatch.
+    """Another worker, whose last heartbeat was at `beat_at`, has started it, yet the broker redelivers the dispatch.
 
     A requeue by a full worker, or a lost connection, does not prove a crash: only the next heartbeats do.
     """

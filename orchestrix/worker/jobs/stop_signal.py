@@ -12,7 +12,7 @@ class StopCause(Enum):
     CANCELLED = "cancelled"
     """It was requested, or another attempt has replaced this one."""
     TIMED_OUT = "timed out"
-    """Its time is over."""
+    """It timed out."""
     WORKER_STOPPED = "worker stopped"
     """The worker stops, and the job has not ended in the time that was left."""
 

@@ -117,7 +117,7 @@ def _value_end(raw: bytes, at: int) -> int:
 
 
 def with_headers(raw: bytes, changes: Mapping[str, Field], without: frozenset[str] = frozenset()) -> bytes:
-    """The same properties with some headers set anew and the properties `without` left out."""
+    """The same properties with some headers replaced and the properties `without` left out."""
     found = {name: value for name, value in parse(raw).items() if name not in without}
     entries = headers(found["headers"]) if "headers" in found else {}
     entries |= {name: _field(value) for name, value in changes.items()}
