@@ -18,11 +18,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrix import file_descriptors
 from orchestrix.api.app import build
-from orchestrix.api.connections import ConnectionLimits, Server, config, out_of_descriptors
 from orchestrix.api.dependencies import ApiContext
-from orchestrix.api.origin_guard import OriginGuard
+from orchestrix.api.guards.connections import ConnectionLimits, Server, config, out_of_descriptors
+from orchestrix.api.guards.origin_guard import OriginGuard
+from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.problems import Problem
-from orchestrix.api.stream_limits import Streams
 from orchestrix.bootstrap.dev import development
 from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker

@@ -9,17 +9,19 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 
-from orchestrix.api import docs, openapi, operations, problems
+from orchestrix.api import operations, problems
 from orchestrix.api.actions.routes import redispatches
 from orchestrix.api.audit.routes import operations as audit
-from orchestrix.api.auth import Door
 from orchestrix.api.cluster.routes import operations as cluster
 from orchestrix.api.dead_letters.routes import operations as dead_letters
 from orchestrix.api.deadlines.routes import operations as deadlines
 from orchestrix.api.dependencies import ApiContext
+from orchestrix.api.guards.auth import Authenticator
 from orchestrix.api.health.routes import operations as health
 from orchestrix.api.jobs.routes import operations as jobs
 from orchestrix.api.middleware import GZIP_FROM, ApiMiddleware, CrossOrigin
+from orchestrix.api.openapi import document as openapi
+from orchestrix.api.openapi import page
 from orchestrix.api.operations import Operation
 from orchestrix.api.resources import routes as resources
 from orchestrix.api.resources import schemas, unconfigured
@@ -47,12 +49,12 @@ def build(context: ApiContext) -> FastAPI:
         redirect_slashes=False,
         telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
     )
-    door = Door(context.tokens)
+    authenticator = Authenticator(context.tokens)
     calls = _operations(context.resources, served, context.catalog)
     models = schemas.check(served, calls, own_schemas())
-    operations.add(app, context, door, calls)
+    operations.add(app, context, authenticator, calls)
     unconfigured.add(app, context.resources)
-    docs.add(app, door)
+    page.add(app, authenticator)
     problems.add_handlers(app, context.health)
     if context.gzip:
         app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=5)  # it leaves streams alone

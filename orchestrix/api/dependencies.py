@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from orchestrix.api.origin_guard import OriginGuard
-from orchestrix.api.stream_limits import Streams
+from orchestrix.api.guards.origin_guard import OriginGuard
+from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.dead_letters.service import DeadLetterService
 from orchestrix.engine.actions import Action, ActionResult

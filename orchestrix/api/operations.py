@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from orchestrix.api import problems
 from orchestrix.api.answers import Answer, AnswerPage, respond
-from orchestrix.api.auth import ANONYMOUS, Door, client
 from orchestrix.api.dependencies import ApiContext
+from orchestrix.api.guards.auth import ANONYMOUS, Authenticator, client
 from orchestrix.api.headers import IF_NONE_MATCH, not_modified
 from orchestrix.api.idempotency import key_of
 from orchestrix.api.pagination import next_link
@@ -43,7 +43,7 @@ class Call:
     """
 
     context: ApiContext
-    door: Door
+    authenticator: Authenticator
     request: Request
     actor: str
     status: int = 200
@@ -168,20 +168,24 @@ def _is(hint: Any, model: type[BaseModel]) -> bool:
     return isinstance(hint, type) and issubclass(hint, model)
 
 
-def add(app: FastAPI, context: ApiContext, door: Door, operations: Sequence[Operation]) -> None:
-    """Serves the operations to whom `door` lets in."""
+def add(app: FastAPI, context: ApiContext, authenticator: Authenticator, operations: Sequence[Operation]) -> None:
+    """Serves the operations to the clients that `authenticator` admits."""
     for one in operations:
-        endpoint = _endpoint(context, door, one)
+        endpoint = _endpoint(context, authenticator, one)
         app.add_api_route(one.path, endpoint, methods=[one.method], name=one.name, include_in_schema=False)
 
 
-def _endpoint(context: ApiContext, door: Door, one: Operation) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    context: ApiContext, authenticator: Authenticator, one: Operation
+) -> Callable[[Request], Awaitable[Response]]:
     handler, of, query, body = one.handler, one.of, one.query, one.body if one.writes_body else None
     asks = query is not None and bool(query.model_fields)
     read = read_object if body is not None and needs_body(body) else read_perhaps
 
     async def endpoint(request: Request) -> Response:
-        call = Call(context, door, request, ANONYMOUS if one.public else door.admit(request), one.status)
+        call = Call(
+            context, authenticator, request, ANONYMOUS if one.public else authenticator.admit(request), one.status
+        )
         given: list[Any] = [call]
         raw = request.scope["query_string"]
         asked = read_query(query, raw) if query is not None and (asks or raw) else None

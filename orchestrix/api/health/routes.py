@@ -71,7 +71,7 @@ async def get_startup(call: Call) -> HealthBody | Response:
 
 def _describe(call: Call, checks: list[Check]) -> list[Check]:
     """The checks as whoever asks may see them: the reasons name hosts and users, which are not everybody's."""
-    return checks if call.door.knows(call.request) else [replace(check, reason=None) for check in checks]
+    return checks if call.authenticator.knows(call.request) else [replace(check, reason=None) for check in checks]
 
 
 def _answer(good: bool, status: str, checks: list[Check]) -> Response:

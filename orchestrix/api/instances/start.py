@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from orchestrix.api.auth import ANONYMOUS
+from orchestrix.api.guards.auth import ANONYMOUS
 from orchestrix.api.headers import CORRELATION, correlation_id, trace_context
 from orchestrix.api.idempotency import repeated
 from orchestrix.api.instances.kinds import InstanceKind

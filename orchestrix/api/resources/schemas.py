@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from orchestrix.api import openapi
 from orchestrix.api.instances.models import SagaBody
-from orchestrix.api.openapi import Schema
+from orchestrix.api.openapi import document as openapi
+from orchestrix.api.openapi.document import Schema
 from orchestrix.api.operations import Operation
 from orchestrix.api.resources.routes import Served, operations_of
 from orchestrix.resource import CREATED_BY, FIXED

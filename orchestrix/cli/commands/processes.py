@@ -62,7 +62,7 @@ def _dev(arguments: argparse.Namespace) -> None:
     settings = load(arguments, judged=True)
     _begin()
     logs.setup(_dev_logs(settings, arguments), node=settings.node_id, role="dev", stream=sys.stderr)
-    _warn_of_open_door(settings, frozenset(ROLES))
+    _warn_of_missing_authentication(settings, frozenset(ROLES))
     _warn_of_short_secrets(settings)
     with devfile.claimed(folder) as last:
         from orchestrix.server import PreviousDev, run_dev
@@ -86,12 +86,12 @@ def serve(arguments: argparse.Namespace) -> int:
     folder = Path.cwd()
     settings = load(arguments, judged=True)
     roles = _roles(arguments.roles)
-    _refuse_open_door(settings, roles)
+    _refuse_missing_authentication(settings, roles)
     broker_url = endpoints.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
     _begin()
     logs.setup(settings.log, node=settings.node_id, role="node")
-    _warn_of_open_door(settings, roles)
+    _warn_of_missing_authentication(settings, roles)
     _warn_of_short_secrets(settings)
     from orchestrix.server import run_serve
 
@@ -217,16 +217,16 @@ def _placed(settings: Settings, folder: Path, broker_url: Callable[[], str]) -> 
     )
 
 
-def _refuse_open_door(settings: Settings, roles: frozenset[str]) -> None:
-    if _door_is_open(settings, roles) and settings.api.auth != "none":
+def _refuse_missing_authentication(settings: Settings, roles: frozenset[str]) -> None:
+    if _lacks_authentication(settings, roles) and settings.api.auth != "none":
         raise ConfigError(
             f"anyone who can reach {settings.http.host} could use the API: set ORCHESTRIX_API__TOKENS="
             "name:secret,… or, if something else protects it, ORCHESTRIX_API__AUTH=none"
         )
 
 
-def _warn_of_open_door(settings: Settings, roles: frozenset[str]) -> None:
-    if _door_is_open(settings, roles):
+def _warn_of_missing_authentication(settings: Settings, roles: frozenset[str]) -> None:
+    if _lacks_authentication(settings, roles):
         where = (settings.http.host, settings.http.port)
         log.warning("authentication is disabled: anyone who can reach %s:%d can use the API", *where)
 
@@ -245,7 +245,7 @@ def _warn_of_short_secrets(settings: Settings) -> None:
         )
 
 
-def _door_is_open(settings: Settings, roles: frozenset[str]) -> bool:
+def _lacks_authentication(settings: Settings, roles: frozenset[str]) -> bool:
     """Whether others than this machine's users can reach the API without authentication."""
     return "api" in roles and not settings.api.tokens and not _is_loopback(settings.http.host)
 

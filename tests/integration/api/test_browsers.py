@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from orchestrix.api.docs import ENTRANCE
-from orchestrix.api.origin_guard import OriginGuard
+from orchestrix.api.guards.origin_guard import OriginGuard
+from orchestrix.api.openapi.page import ENTRANCE
 
 from .answers import BODY, problem
 from .world import Exchange, World

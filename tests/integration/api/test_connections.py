@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrix.api.connections import ConnectionLimits, Server, config, out_of_descriptors
+from orchestrix.api.guards.connections import ConnectionLimits, Server, config, out_of_descriptors
 from orchestrix.bootstrap.listening_socket import listening
 from tests.support import eventually
 
@@ -27,7 +27,7 @@ SLACK = 6.0
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.api.connections.TICKS", 1)  # ten looks a second
+    monkeypatch.setattr("orchestrix.api.guards.connections.TICKS", 1)  # ten looks a second
 
 
 @dataclass
@@ -238,8 +238,8 @@ async def test_garbage_does_not_fill_the_log(served: Served, caplog: pytest.LogC
 
 
 async def test_who_reads_nothing_is_hung_up_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrix.api.connections.READER_S", 1.0)
-    monkeypatch.setattr("orchestrix.api.connections.FAREWELL_S", 1.0)
+    monkeypatch.setattr("orchestrix.api.guards.connections.READER_S", 1.0)
+    monkeypatch.setattr("orchestrix.api.guards.connections.FAREWELL_S", 1.0)
     client = await served.connect()
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     for _ in range(200):

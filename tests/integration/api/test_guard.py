@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from orchestrix.api.origin_guard import OriginGuard
+from orchestrix.api.guards.origin_guard import OriginGuard
 from tests.support import eventually
 
 from .answers import BODY, problem

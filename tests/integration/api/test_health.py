@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrix.api.auth import GUESSES
-from orchestrix.api.docs import STATIC
+from orchestrix.api.guards.auth import GUESSES
 from orchestrix.api.health.models import HealthBody
+from orchestrix.api.openapi.page import STATIC
 from orchestrix.api.problems import CODES
 from orchestrix.errors import Unavailable
 

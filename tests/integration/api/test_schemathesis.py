@@ -19,8 +19,8 @@ from schemathesis.schemas import APIOperation
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from orchestrix import clock
-from orchestrix.api import auth
-from orchestrix.api.connections import ConnectionLimits, Server, config
+from orchestrix.api.guards import auth
+from orchestrix.api.guards.connections import ConnectionLimits, Server, config
 from orchestrix.bootstrap.listening_socket import listening
 from orchestrix.engine.actions import ActionResult
 

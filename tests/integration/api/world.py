@@ -17,10 +17,10 @@ from app.apps import APPS
 from orchestrix import COMPLETED, NothingToUndo, Saga, Step, clock
 from orchestrix.api.app import build
 from orchestrix.api.dependencies import ApiContext
-from orchestrix.api.origin_guard import OriginGuard
+from orchestrix.api.guards.origin_guard import OriginGuard
+from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.resources.routes import served
 from orchestrix.api.sagas.models import models
-from orchestrix.api.stream_limits import Streams
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.config.settings import JobsSettings
 from orchestrix.dead_letters.service import DeadLetterService

@@ -7,8 +7,8 @@ import logging
 import pytest
 from starlette.requests import Request
 
-from orchestrix.api import auth
-from orchestrix.api.auth import GUESSES, Door, client
+from orchestrix.api.guards import auth
+from orchestrix.api.guards.auth import GUESSES, Authenticator, client
 from orchestrix.api.problems import Problem
 
 TOKENS = {"ada": "the-secret-of-ada", "bob": "the-secret-of-bob"}
@@ -37,78 +37,78 @@ def sent(secret: str | None, address: str = "10.0.0.1") -> Request:
     return Request({"type": "http", "method": "GET", "path": "/apps", "headers": headers, "client": (address, 1)})
 
 
-def asked(door: Door, secret: str | None, address: str = "10.0.0.1") -> str | int:
+def asked(authenticator: Authenticator, secret: str | None, address: str = "10.0.0.1") -> str | int:
     """The actor, or the status of the refusal."""
     try:
-        return door.admit(sent(secret, address))
+        return authenticator.admit(sent(secret, address))
     except Problem as problem:
         return problem.status if problem.headers.get("Retry-After", "3") == "3" else 0
 
 
 def test_guesses_end_with_429_and_a_right_one_tells_nothing(clock: Clock) -> None:
-    door = Door(TOKENS)
-    assert [asked(door, f"guess-{n}") for n in range(GUESSES)] == [401] * GUESSES
-    assert [asked(door, f"guess-{n}") for n in range(5)] == [429] * 5
-    assert asked(door, TOKENS["ada"]) == 429, "else the guesses could go on"
-    assert asked(door, TOKENS["ada"], "10.0.0.2") == "ada", "other addresses are not locked out"
+    authenticator = Authenticator(TOKENS)
+    assert [asked(authenticator, f"guess-{n}") for n in range(GUESSES)] == [401] * GUESSES
+    assert [asked(authenticator, f"guess-{n}") for n in range(5)] == [429] * 5
+    assert asked(authenticator, TOKENS["ada"]) == 429, "else the guesses could go on"
+    assert asked(authenticator, TOKENS["ada"], "10.0.0.2") == "ada", "other addresses are not locked out"
     clock.now += 3
-    assert asked(door, TOKENS["ada"]) == "ada"
+    assert asked(authenticator, TOKENS["ada"]) == "ada"
 
 
 def test_who_was_let_in_before_stays_in(clock: Clock) -> None:
-    door = Door(TOKENS)
-    assert asked(door, TOKENS["ada"]) == "ada"
+    authenticator = Authenticator(TOKENS)
+    assert asked(authenticator, TOKENS["ada"]) == "ada"
     for n in range(2 * GUESSES):
-        asked(door, f"guess-{n}")
-    assert (asked(door, TOKENS["ada"]), asked(door, TOKENS["bob"])) == ("ada", 429)
+        asked(authenticator, f"guess-{n}")
+    assert (asked(authenticator, TOKENS["ada"]), asked(authenticator, TOKENS["bob"])) == ("ada", 429)
 
 
 def test_guesses_come_back_one_by_one(clock: Clock) -> None:
-    door = Door(TOKENS)
+    authenticator = Authenticator(TOKENS)
     for n in range(GUESSES):
-        asked(door, f"guess-{n}")
+        asked(authenticator, f"guess-{n}")
     clock.now += 6.1
-    assert [asked(door, "x") for _ in range(3)] == [401, 401, 429]
+    assert [asked(authenticator, "x") for _ in range(3)] == [401, 401, 429]
     clock.now += 3600
-    assert [asked(door, "x") for _ in range(GUESSES + 1)] == [401] * GUESSES + [429]
+    assert [asked(authenticator, "x") for _ in range(GUESSES + 1)] == [401] * GUESSES + [429]
 
 
 def test_to_send_no_token_is_no_guess(clock: Clock) -> None:
-    door = Door(TOKENS)
-    assert {asked(door, None) for _ in range(3 * GUESSES)} == {401}
-    assert asked(door, TOKENS["ada"]) == "ada"
+    authenticator = Authenticator(TOKENS)
+    assert {asked(authenticator, None) for _ in range(3 * GUESSES)} == {401}
+    assert asked(authenticator, TOKENS["ada"]) == "ada"
 
 
 def test_what_is_told_to_some_costs_a_guess_too(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    door = Door(TOKENS)
-    assert not door.knows(sent(None))
+    authenticator = Authenticator(TOKENS)
+    assert not authenticator.knows(sent(None))
     assert not caplog.records, "probes send no token"
-    assert door.knows(sent(TOKENS["ada"], "10.0.0.2"))
-    assert not any(door.knows(sent(f"guess-{n}")) for n in range(GUESSES))
-    assert not door.knows(sent(TOKENS["bob"])), "else the guesses could go on"
-    assert (asked(door, "x"), asked(door, TOKENS["ada"], "10.0.0.2")) == (429, "ada")
+    assert authenticator.knows(sent(TOKENS["ada"], "10.0.0.2"))
+    assert not any(authenticator.knows(sent(f"guess-{n}")) for n in range(GUESSES))
+    assert not authenticator.knows(sent(TOKENS["bob"])), "else the guesses could go on"
+    assert (asked(authenticator, "x"), asked(authenticator, TOKENS["ada"], "10.0.0.2")) == (429, "ada")
     assert "10.0.0.1" in caplog.records[0].getMessage()
     clock.now += 3
-    assert door.knows(sent(TOKENS["bob"]))
-    assert Door({}).knows(sent(None))
-    assert Door({}).knows(sent("x"))
+    assert authenticator.knows(sent(TOKENS["bob"]))
+    assert Authenticator({}).knows(sent(None))
+    assert Authenticator({}).knows(sent("x"))
 
 
 def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MOST_ADDRESSES", 3)
-    door = Door(TOKENS)
+    authenticator = Authenticator(TOKENS)
     for n in range(10):
-        asked(door, "guess", f"10.0.1.{n}")
-        asked(door, TOKENS["ada"], f"10.0.1.{n}")
-    assert (len(door._guesses), len(door._known)) == (3, 3)
+        asked(authenticator, "guess", f"10.0.1.{n}")
+        asked(authenticator, TOKENS["ada"], f"10.0.1.{n}")
+    assert (len(authenticator._guesses), len(authenticator._known)) == (3, 3)
 
 
 def test_a_refusal_leaves_a_line_but_not_each_time(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="orchestrix.api")
-    door = Door(TOKENS)
+    authenticator = Authenticator(TOKENS)
     for n in range(100):
-        asked(door, f"guess-{n}")
-    asked(door, None, "10.0.0.9")
+        asked(authenticator, f"guess-{n}")
+    asked(authenticator, None, "10.0.0.9")
     first, second = caplog.records
     assert "10.0.0.1" in first.getMessage()
     assert "guess" not in first.getMessage()

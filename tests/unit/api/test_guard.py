@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from orchestrix.api.origin_guard import OriginGuard
+from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.problems import Problem
 
 OPEN = OriginGuard(

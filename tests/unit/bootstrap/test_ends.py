@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrix import server
-from orchestrix.api.connections import Server
+from orchestrix.api.guards.connections import Server
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.factories import given_up
 from orchestrix.config.settings import Settings

@@ -44,7 +44,7 @@ def actor(request: Request, tokens: Mapping[str, str]) -> str:
     return holders[0]
 
 
-class Door:
+class Authenticator:
     """Lets in who has a token, and limits the guesses of an address.
 
     An address without guesses left gets 429 whatever it sends, so that a right guess reveals nothing, but for tokens

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from orchestrix.api.auth import Door
+from orchestrix.api.guards.auth import Authenticator
 from orchestrix.api.problems import CODES
 from orchestrix.saga.messages import dump
 
@@ -26,14 +26,14 @@ ENTRANCE: Final = {"docs": "/docs", "openapi": "/openapi.json", "health": "/heal
 """The answer of `/`, for which no token is needed."""
 
 
-def add(app: FastAPI, door: Door) -> None:
-    """Serves `/openapi.json` and a page at `/docs` that shows it, from this package's own files, to whom `door` lets
-    in. `/` leads browsers there.
+def add(app: FastAPI, authenticator: Authenticator) -> None:
+    """Serves `/openapi.json` and a page at `/docs` that shows it, from this package's own files, to authenticated
+    clients. `/` leads browsers there.
     """
     page = (STATIC / "docs.html").read_text("utf-8").replace("<!-- problems -->", _problem_rows()).encode()
-    _serve(app, door, "/docs", page, "text/html")
-    _serve(app, door, "/docs/docs.js", (STATIC / "docs.js").read_bytes(), "text/javascript")
-    _serve(app, door, "/docs/docs.css", (STATIC / "docs.css").read_bytes(), "text/css")
+    _serve(app, authenticator, "/docs", page, "text/html")
+    _serve(app, authenticator, "/docs/docs.js", (STATIC / "docs.js").read_bytes(), "text/javascript")
+    _serve(app, authenticator, "/docs/docs.css", (STATIC / "docs.css").read_bytes(), "text/css")
 
     async def entrance(request: Request) -> Response:
         vary = {"Vary": "Accept"}
@@ -42,16 +42,16 @@ def add(app: FastAPI, door: Door) -> None:
         return Response(dump(ENTRANCE), headers=vary, media_type="application/json")
 
     async def document(request: Request) -> Response:
-        door.admit(request)
+        authenticator.admit(request)
         return Response(dump(app.openapi()), media_type="application/json")
 
     app.add_api_route("/", entrance, include_in_schema=False)
     app.add_api_route("/openapi.json", document, include_in_schema=False)
 
 
-def _serve(app: FastAPI, door: Door, path: str, content: bytes, media_type: str) -> None:
+def _serve(app: FastAPI, authenticator: Authenticator, path: str, content: bytes, media_type: str) -> None:
     async def static(request: Request) -> Response:
-        door.admit(request)
+        authenticator.admit(request)
         return Response(content, headers=HEADERS, media_type=media_type)
 
     app.add_api_route(path, static, include_in_schema=False)

@@ -1,4 +1,4 @@
-"""OpenAPI: the document, made of the declared operations and their models."""
+"""OpenAPI document: describes the declared operations and their models."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pydantic_core import to_jsonable_python
 
 from orchestrix.api import problems
 from orchestrix.api.answers import JSON, AnswerPage
+from orchestrix.api.guards.origin_guard import SAFE
 from orchestrix.api.headers import CORRELATION, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, LAST_EVENT_ID
 from orchestrix.api.idempotency import REPLAYED
 from orchestrix.api.operations import Operation, needs_body
-from orchestrix.api.origin_guard import SAFE
 from orchestrix.api.query import Query, many_valued
 
 Schema = dict[str, Any]

@@ -1,0 +1,1 @@
+"""Guards: which requests the API lets in, and how many at once."""

@@ -1,0 +1,1 @@
+"""OpenAPI: the description of the API, as a document and as a page."""
