@@ -41,23 +41,23 @@ class CommandAdmission:
         self._to_check: dict[CommandDelivery, None] = {}
         self._wake = WakeSignal()
 
-    async def select_runnable(self, jobs: Sequence[CommandDelivery]) -> list[CommandDelivery]:
-        """Those of `jobs` that are to be executed now. Waits while the database is unavailable; if the worker stops
+    async def select_runnable(self, commands: Sequence[CommandDelivery]) -> list[CommandDelivery]:
+        """Those of `commands` that are to be executed now. Waits while the database is unavailable; if the worker stops
         meanwhile, all are requeued."""
-        if not jobs:
+        if not commands:
             return []
-        began, verdicts = await self._verdicts(jobs)
+        began, verdicts = await self._verdicts(commands)
         if verdicts is None:
-            await self._in_flight.requeue(jobs)
+            await self._in_flight.requeue(commands)
             return []
         current, over = [], []
-        for job, verdict in zip(jobs, verdicts, strict=True):
-            job.checked_at = began
+        for command, verdict in zip(commands, verdicts, strict=True):
+            command.checked_at = began
             if verdict is StateVerdict.CURRENT:
-                job.older_since = None
-                current.append(job)
-            elif self._is_over(job, verdict, began):
-                over.append(job)
+                command.older_since = None
+                current.append(command)
+            elif self._is_over(command, verdict, began):
+                over.append(command)
         if over:
             await self._in_flight.finish(over)
         return current
@@ -67,28 +67,28 @@ class CommandAdmission:
         if not self._to_check:
             await self._wake.wait(None)
         await asyncio.sleep(EARLY_RECHECK_INTERVAL_S)
-        jobs = self._checked_again()
-        for job in await self.select_runnable([job for job in jobs if self._in_flight.alive(job)]):
-            self._run(job)
+        commands = self._checked_again()
+        for command in await self.select_runnable([command for command in commands if self._in_flight.alive(command)]):
+            self._run(command)
 
     async def requeue(self) -> None:
         """Requeues the early commands."""
         await self._in_flight.requeue(self._checked_again())
 
     def _checked_again(self) -> list[CommandDelivery]:
-        jobs = list(self._to_check)
+        commands = list(self._to_check)
         self._to_check.clear()
-        for job in jobs:
-            if not self._in_flight.alive(job):
-                self._in_flight.forget(job)
-        return jobs
+        for command in commands:
+            if not self._in_flight.alive(command):
+                self._in_flight.forget(command)
+        return commands
 
-    async def _verdicts(self, jobs: Sequence[CommandDelivery]) -> tuple[float, list[StateVerdict] | None]:
+    async def _verdicts(self, commands: Sequence[CommandDelivery]) -> tuple[float, list[StateVerdict] | None]:
         failures = 0
         while True:
             began = clock.monotonic()
             try:
-                verdicts = await self._guard.check(jobs)
+                verdicts = await self._guard.check(commands)
             except INFRASTRUCTURE_ERRORS as error:
                 failures += 1
                 await self._outage.note(KEY, error)
@@ -98,20 +98,24 @@ class CommandAdmission:
                 await self._outage.over(KEY)
                 return began, verdicts
 
-    def _is_over(self, job: CommandDelivery, verdict: StateVerdict, now: float) -> bool:
+    def _is_over(self, command: CommandDelivery, verdict: StateVerdict, now: float) -> bool:
         """Whether the command can be acknowledged at once."""
         if verdict is StateVerdict.NEWER:
             self._in_flight.counts.dropped += 1
-            LOGGER.debug("%s dropped: its saga is already past this step", job.command.type, extra=job.log_fields)
+            LOGGER.debug(
+                "%s dropped: its saga is already past this step", command.message.type, extra=command.log_fields
+            )
             return True
-        job.older_since = now if job.older_since is None else job.older_since
-        if now - job.older_since < EARLY_TIMEOUT_S:
-            self._to_check[job] = None
+        command.older_since = now if command.older_since is None else command.older_since
+        if now - command.older_since < EARLY_TIMEOUT_S:
+            self._to_check[command] = None
             self._wake.set()
             return False
         if verdict is StateVerdict.OLDER:
             self._in_flight.counts.older += 1
-            LOGGER.debug("%s dropped: its saga has not reached this step", job.command.type, extra=job.log_fields)
+            LOGGER.debug(
+                "%s dropped: its saga has not reached this step", command.message.type, extra=command.log_fields
+            )
             return True
-        self._reporter.add(dead_letter_report(job.deliveries[0], "unknown-app", job))
+        self._reporter.add(dead_letter_report(command.deliveries[0], "unknown-app", command))
         return False

@@ -55,30 +55,30 @@ class CommandConsumer:
             await asyncio.sleep(RECEIVE_PAUSE_S)
             return
         crash.point("worker.after_receive")
-        jobs = await self._admit_all(deliveries)
+        commands = await self._admit_all(deliveries)
         try:
             await self._in_flight.answer()
             if self._in_flight.stopping.is_set():
-                await self._in_flight.requeue(jobs)
+                await self._in_flight.requeue(commands)
                 return
-            for job in await self._admission.select_runnable(jobs):
-                self._run(job)
+            for command in await self._admission.select_runnable(commands):
+                self._run(command)
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            await self._in_flight.reject(jobs)
+            await self._in_flight.reject(commands)
             if isinstance(error, Exception):
                 raise
             raise RuntimeError("received commands could not be processed") from error
 
     async def _admit_all(self, deliveries: Sequence[Delivery]) -> list[CommandDelivery]:
         """The commands that can be executed. Definition versions that are not known yet are read first."""
-        read = [(one, command) for one in deliveries if (command := self._read(one)) is not None]
+        read = [(one, message) for one in deliveries if (message := self._read(one)) is not None]
         unknown = {key for _, one in read if (key := self._unknown(one)) is not None}
         if unknown and not await self._versions.find(sorted(unknown)):
             await self._in_flight.consumer.requeue([one for one, _ in read])
             return []
-        return [job for one, command in read if (job := self._admit(one, command)) is not None]
+        return [command for one, message in read if (command := self._admit(one, message)) is not None]
 
     def _read(self, delivery: Delivery) -> messages.Command | None:
         try:

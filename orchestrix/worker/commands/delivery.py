@@ -31,7 +31,7 @@ class CommandDelivery:
     it.
     """
 
-    command: Command
+    message: Command
     owner: MessageOwner
     received: float
     deliveries: list[Delivery] = field(default_factory=list)
@@ -58,7 +58,7 @@ class CommandDelivery:
     @property
     def log_fields(self) -> dict[str, object]:
         """The log fields of the command."""
-        return {"correlation_id": self.command.correlation_id, "saga": self.command.saga, "app_id": self.command.app_id}
+        return {"correlation_id": self.message.correlation_id, "saga": self.message.saga, "app_id": self.message.app_id}
 
     @property
     def redelivered(self) -> bool:
@@ -86,7 +86,7 @@ class CommandDelivery:
     @property
     def timeout(self) -> float:
         """The seconds that the step has for its work."""
-        return self.command.timeout_ms / 1000
+        return self.message.timeout_ms / 1000
 
     @property
     def ends(self) -> float:

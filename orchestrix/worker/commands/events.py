@@ -19,31 +19,31 @@ MAX_MESSAGE: Final = 2000
 MAX_TRACE: Final = 512
 
 
-def succeeded(job: CommandDelivery, data: Mapping[str, Any]) -> Outgoing:
+def succeeded(command: CommandDelivery, data: Mapping[str, Any]) -> Outgoing:
     """The success event of the step, or of its compensation.
 
     Raises `ValueError`, `TypeError` or `RecursionError` if `data` is not JSON.
     """
-    return _event(job, job.order.event, {**({"data": data} if data else {}), **_begun(job)})
+    return _event(command, command.order.event, {**({"data": data} if data else {}), **_begun(command)})
 
 
-def failed(job: CommandDelivery, error: StepError) -> Outgoing:
+def failed(command: CommandDelivery, error: StepError) -> Outgoing:
     """The event that says why the step failed.
 
     A redelivered command may have taken effect already: an earlier worker may have died between its work and its event.
     """
-    failure = replace(error, unsure=error.unsure or job.redelivered)
-    return _event(job, STEP_FAILED, {"error": error_fields(failure), **_begun(job)})
+    failure = replace(error, unsure=error.unsure or command.redelivered)
+    return _event(command, STEP_FAILED, {"error": error_fields(failure), **_begun(command)})
 
 
-def started(job: CommandDelivery, ago: float) -> Outgoing:
+def started(command: CommandDelivery, ago: float) -> Outgoing:
     """The event that says that the work started `ago` seconds before now."""
-    return _event(job, STEP_STARTED, {"beganMsAgo": max(0, round(ago * 1000))})
+    return _event(command, STEP_STARTED, {"beganMsAgo": max(0, round(ago * 1000))})
 
 
-def _begun(job: CommandDelivery) -> dict[str, int]:
+def _begun(command: CommandDelivery) -> dict[str, int]:
     """How long the work has taken, where it has begun at all."""
-    return {} if job.begun is None else {"beganMsAgo": max(0, round((clock.monotonic() - job.begun) * 1000))}
+    return {} if command.begun is None else {"beganMsAgo": max(0, round((clock.monotonic() - command.begun) * 1000))}
 
 
 def error_fields(error: StepError) -> dict[str, Any]:
@@ -62,21 +62,21 @@ def error_fields(error: StepError) -> dict[str, Any]:
     return fields
 
 
-def unsendable(job: CommandDelivery) -> Outgoing:
+def unsendable(command: CommandDelivery) -> Outgoing:
     """The minimal failure event that is reported where the broker refuses a step's own event."""
     error = StepError("Unsendable", "the broker rejected the event of this step", retryable=False)
-    return replace(failed(job, error), headers={})
+    return replace(failed(command, error), headers={})
 
 
-def _event(job: CommandDelivery, name: str, more: Mapping[str, Any]) -> Outgoing:
-    command, message_id = job.command, clock.uuid7()
+def _event(command: CommandDelivery, name: str, more: Mapping[str, Any]) -> Outgoing:
+    message, message_id = command.message, clock.uuid7()
     body = {
         "id": message_id,
         "type": name,
-        "saga": command.saga,
-        "appId": command.app_id,
-        "correlationId": command.correlation_id,
-        "causationId": command.id,
+        "saga": message.saga,
+        "appId": message.app_id,
+        "correlationId": message.correlation_id,
+        "causationId": message.id,
         **more,
     }
     return Outgoing(
@@ -84,10 +84,10 @@ def _event(job: CommandDelivery, name: str, more: Mapping[str, Any]) -> Outgoing
         routing_key=name,
         body=dump(body),
         message_id=message_id,
-        correlation_id=command.correlation_id,
+        correlation_id=message.correlation_id,
         type=name,
         timestamp=clock.now(),
-        headers=trace_of(job.deliveries[0]),
+        headers=trace_of(command.deliveries[0]),
     )
 
 

@@ -19,7 +19,7 @@ from orchestrix.worker.threads import Scope, call
 
 
 async def invoke(
-    handler: Handler, job: CommandDelivery, more: MoreTime = no_extension, context: Context | None = None
+    handler: Handler, command: CommandDelivery, more: MoreTime = no_extension, context: Context | None = None
 ) -> tuple[Outgoing, bool]:
     """Runs the handler; the event to send, and whether it is that of success. `more` returns time that was granted
     meanwhile.
@@ -27,39 +27,41 @@ async def invoke(
     Raises `INFRASTRUCTURE_ERRORS` (`Unavailable` among others) if the worker's own infrastructure is unavailable, which
     is not the step's failure, and `asyncio.CancelledError` if the worker itself abandons the step.
     """
-    outcome = await _outcome(handler, job, more, context or Context.of(job.command, job.ends))
+    outcome = await _outcome(handler, command, more, context or Context.of(command.message, command.ends))
     if isinstance(outcome, StepError):
-        return events.failed(job, outcome), False
+        return events.failed(command, outcome), False
     try:
-        return events.succeeded(job, sendable(outcome) or {}), True
+        return events.succeeded(command, sendable(outcome) or {}), True
     except ValueError as bad:
         error = StepError("BadOutput", f"the handler's result cannot be sent: {bad}", retryable=False)
-        LOGGER.error("%s: %s", job.command.type, error.message, extra=job.log_fields)
-        return events.failed(job, error), False
+        LOGGER.error("%s: %s", command.message.type, error.message, extra=command.log_fields)
+        return events.failed(command, error), False
 
 
-async def _outcome(handler: Handler, job: CommandDelivery, more: MoreTime, context: Context) -> object:
+async def _outcome(handler: Handler, command: CommandDelivery, more: MoreTime, context: Context) -> object:
     task = asyncio.current_task()
     limits: list[StepTimeLimit] = []
 
     def scope() -> StepTimeLimit:
-        limits.append(StepTimeLimit(job, context.remaining, more))
+        limits.append(StepTimeLimit(command, context.remaining, more))
         return limits[-1]
 
     try:
-        return await _answer(handler, context, job.command, scope)
+        return await _answer(handler, context, command.message, scope)
     except INFRASTRUCTURE_ERRORS:
         raise
     except StepFailed as failure:
         reported = error_mapping.step_error_of(failure)
-        LOGGER.warning("%s failed: %s: %s", job.command.type, reported.type, reported.message, extra=job.log_fields)
+        LOGGER.warning(
+            "%s failed: %s: %s", command.message.type, reported.type, reported.message, extra=command.log_fields
+        )
         return reported
     except BaseException as error:  # of any class: otherwise no event would be sent
         if error_mapping.ends_task(error, task):
             raise
         if isinstance(error, TimeoutError) and any(limit.expired for limit in limits):
-            return _timeout(job)
-        return _bug(job, error)
+            return _timeout(command)
+        return _bug(command, error)
 
 
 async def _answer(handler: Handler, context: Context, command: Command, scope: Scope) -> object:
@@ -70,14 +72,14 @@ async def _answer(handler: Handler, context: Context, command: Command, scope: S
     raise error
 
 
-def _bug(job: CommandDelivery, error: BaseException) -> StepError:
+def _bug(command: CommandDelivery, error: BaseException) -> StepError:
     """The failure of an unexpected error, whose stack trace goes to this worker's log alone."""
-    LOGGER.error("%s failed", job.command.type, exc_info=error_mapping.traced(error), extra=job.log_fields)
+    LOGGER.error("%s failed", command.message.type, exc_info=error_mapping.traced(error), extra=command.log_fields)
     return error_mapping.unexpected_error(error)
 
 
-def _timeout(job: CommandDelivery) -> StepError:
-    after = duration(job.command.timeout_ms / 1000)
-    error = StepError("Timeout", f"{job.what} timed out after {after}", retryable=True)
-    LOGGER.warning("%s", error.message, extra=job.log_fields)
+def _timeout(command: CommandDelivery) -> StepError:
+    after = duration(command.message.timeout_ms / 1000)
+    error = StepError("Timeout", f"{command.what} timed out after {after}", retryable=True)
+    LOGGER.warning("%s", error.message, extra=command.log_fields)
     return error

@@ -55,36 +55,36 @@ class InFlightCommands:
         self.retried = 0
         """How many redelivered commands were finished."""
         self._republisher = republisher
-        self._jobs: dict[str, CommandDelivery] = {}
+        self._commands: dict[str, CommandDelivery] = {}
         self._reported: dict[str, float] = {}
         self._answered: list[Delivery] = []
 
     @property
     def held(self) -> set[CommandDelivery]:
         """Every command in flight."""
-        return set(self._jobs.values())
+        return set(self._commands.values())
 
-    def admit(self, command: Command, owner: MessageOwner, delivery: Delivery) -> CommandDelivery | None:
+    def admit(self, message: Command, owner: MessageOwner, delivery: Delivery) -> CommandDelivery | None:
         """A new entry; None if the command is in flight already, or was reported when its channel was lost: the
         delivery has joined it."""
-        if delivery.redelivered and self._reported.pop(command.id, 0.0) > clock.monotonic():
+        if delivery.redelivered and self._reported.pop(message.id, 0.0) > clock.monotonic():
             self._answered.append(delivery)
             self.counts.joined += 1
             return None
-        if job := self._jobs.get(command.id):
-            job.deliveries.append(delivery)
+        if command := self._commands.get(message.id):
+            command.deliveries.append(delivery)
             self.counts.joined += 1
             return None
-        job = self._jobs[command.id] = CommandDelivery(command, owner, clock.monotonic(), [delivery])
-        return job
+        command = self._commands[message.id] = CommandDelivery(message, owner, clock.monotonic(), [delivery])
+        return command
 
-    def alive(self, job: CommandDelivery) -> bool:
+    def alive(self, command: CommandDelivery) -> bool:
         """Whether the broker still waits for this worker's acknowledgement: if not, others get the command."""
-        return any(self.consumer.alive(delivery) for delivery in job.deliveries)
+        return any(self.consumer.alive(delivery) for delivery in command.deliveries)
 
-    def forget(self, job: CommandDelivery) -> None:
+    def forget(self, command: CommandDelivery) -> None:
         """Removes the command: a copy that comes from now on is a new entry."""
-        self._jobs.pop(job.command.id, None)
+        self._commands.pop(command.message.id, None)
 
     async def answer(self) -> None:
         """Acknowledges what was redelivered after its event was confirmed."""
@@ -92,37 +92,39 @@ class InFlightCommands:
         if answered:
             await self.consumer.acknowledge(answered)
 
-    async def reported(self, jobs: Sequence[CommandDelivery]) -> None:
+    async def reported(self, commands: Sequence[CommandDelivery]) -> None:
         """Notes that the events of the commands are confirmed. Where no acknowledgement can reach the broker, the
         command will be redelivered, perhaps before the orchestrator has read the event."""
         now = clock.monotonic()
         self._reported = {id: until for id, until in self._reported.items() if until > now}
-        self._reported |= {job.command.id: now + REPORTED_MEMORY_S for job in jobs if not self.alive(job)}
-        await self.finish(jobs)
+        self._reported |= {
+            command.message.id: now + REPORTED_MEMORY_S for command in commands if not self.alive(command)
+        }
+        await self.finish(commands)
 
-    async def finish(self, jobs: Iterable[CommandDelivery]) -> None:
+    async def finish(self, commands: Iterable[CommandDelivery]) -> None:
         """Removes the commands and acknowledges every copy of them.
 
         A redelivered command does not raise the prefetch: its last worker may have died of it.
         """
         fresh: list[Delivery] = []
         again: list[Delivery] = []
-        for job in jobs:
-            self.forget(job)
-            if not job.acknowledged:  # its handler may end long after its slot was lost
-                job.acknowledged = True
-                (again if job.redelivered else fresh).extend(job.deliveries)
+        for command in commands:
+            self.forget(command)
+            if not command.acknowledged:  # its handler may end long after its slot was lost
+                command.acknowledged = True
+                (again if command.redelivered else fresh).extend(command.deliveries)
         if fresh:
             await self.consumer.acknowledge(fresh)
         if again:
             self.retried += 1
             await self.consumer.acknowledge(again, grow=False)
 
-    async def requeue(self, jobs: Iterable[CommandDelivery]) -> None:
+    async def requeue(self, commands: Iterable[CommandDelivery]) -> None:
         """Removes the commands and requeues them for other workers, without counting a worker death."""
-        jobs = list(jobs)
-        counted = [job for job in jobs if job.deaths >= REPUBLISH_FROM_DEATHS or job.alone]
-        await self.reject(job for job in jobs if job not in counted)
+        commands = list(commands)
+        counted = [command for command in commands if command.deaths >= REPUBLISH_FROM_DEATHS or command.alone]
+        await self.reject(command for command in commands if command not in counted)
         if not counted:
             return
         try:
@@ -132,19 +134,19 @@ class InFlightCommands:
             LOGGER.warning("cannot republish %s in time: requeueing", quantities.counted(len(counted), "command"))
             await self.reject(counted)
 
-    async def set_aside(self, jobs: Sequence[CommandDelivery], *, alone: bool = False) -> None:
+    async def set_aside(self, commands: Sequence[CommandDelivery], *, alone: bool = False) -> None:
         """Removes the commands, and republishes them at the end of their queues; see `CommandRepublisher.put`."""
-        for job in jobs:
-            self.forget(job)  # first: its copy may be delivered here before this one is acknowledged
-        self.counts.set_aside += len(jobs)
-        await self._republisher.put(jobs, alone=alone)
+        for command in commands:
+            self.forget(command)  # first: its copy may be delivered here before this one is acknowledged
+        self.counts.set_aside += len(commands)
+        await self._republisher.put(commands, alone=alone)
 
-    async def reject(self, jobs: Iterable[CommandDelivery]) -> None:
+    async def reject(self, commands: Iterable[CommandDelivery]) -> None:
         """Removes the commands and requeues them, which most brokers count as a redelivery."""
         deliveries = []
-        for job in jobs:
-            self.forget(job)
-            deliveries += job.deliveries
+        for command in commands:
+            self.forget(command)
+            deliveries += command.deliveries
         await self.consumer.requeue(deliveries)
 
     async def pause(self, seconds: float) -> bool:

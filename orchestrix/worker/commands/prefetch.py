@@ -61,7 +61,7 @@ class PrefetchWindow:
 
     def observe(self, busy: Iterable[CommandDelivery], now: float) -> None:
         """Recomputes the prefetch of each queue, while these commands run."""
-        rate = sum(1 / self._expected(job, now) for job in busy if job.begun is not None)
+        rate = sum(1 / self._expected(command, now) for command in busy if command.begun is not None)
         free = max(0, self._slot_count - self._running.total())
         for queue in self._allowed:
             room = free + int(rate * PREFETCH_AHEAD_S) + self._expected_starts(queue, free)
@@ -75,18 +75,18 @@ class PrefetchWindow:
             return []
         kept: set[str] = set()
         found = []
-        for job in waiting:
-            queue = job.command.type
+        for command in waiting:
+            queue = command.message.type
             if queue not in kept:
                 kept.add(queue)
-            elif now - job.received > PREFETCH_AHEAD_S + NARROW_AFTER_S and not job.redelivered:
-                found.append(job)
+            elif now - command.received > PREFETCH_AHEAD_S + NARROW_AFTER_S and not command.redelivered:
+                found.append(command)
         return found
 
-    def _expected(self, job: CommandDelivery, now: float) -> float:
+    def _expected(self, command: CommandDelivery, now: float) -> float:
         """The expected duration of the command in seconds."""
-        at_work = now - (job.begun if job.begun is not None else now)
-        return max(self._mean.get(job.command.type, PREFETCH_AHEAD_S), at_work, _MIN_DURATION_S)
+        at_work = now - (command.begun if command.begun is not None else now)
+        return max(self._mean.get(command.message.type, PREFETCH_AHEAD_S), at_work, _MIN_DURATION_S)
 
     def _expected_starts(self, queue: str, slots: int) -> int:
         """How many commands of the queue these slots start within a second, beside the first of each."""

@@ -36,7 +36,7 @@ class CommandReport:
 
     outgoing: Outgoing
     count: Literal["done", "failed", "dead", "started"]
-    job: CommandDelivery | None = None
+    command: CommandDelivery | None = None
     delivery: Delivery | None = None
     instead: tuple[Callable[[], Outgoing], ...] = ()
     suspect: bool = False
@@ -44,10 +44,10 @@ class CommandReport:
     tries: int = 0
 
 
-def dead_letter_report(delivery: Delivery, reason: str, job: CommandDelivery | None = None) -> CommandReport:
+def dead_letter_report(delivery: Delivery, reason: str, command: CommandDelivery | None = None) -> CommandReport:
     """The report that dead-letters the message, in a plainer form where the broker refuses the first."""
     first, *others = [partial(form, delivery, reason) for form in FORMS]
-    return CommandReport(first(), "dead", job, None if job else delivery, tuple(others))
+    return CommandReport(first(), "dead", command, None if command else delivery, tuple(others))
 
 
 class CommandReporter:
@@ -69,7 +69,7 @@ class CommandReporter:
 
     def add(self, report: CommandReport) -> None:
         """Adds a report; returns at once. After the result of a command its start is not reported any more."""
-        if (begin := self._start_reports.pop(report.job, None)) is not None:
+        if (begin := self._start_reports.pop(report.command, None)) is not None:
             self._waiting.pop(begin, None)
         if report.began is not None:
             self._start_reports[report.began] = report
@@ -161,14 +161,14 @@ class CommandReporter:
             LOGGER.error("the queue of an event is missing and cannot be declared: %s", error)
 
     async def _settle(self, reports: Sequence[CommandReport]) -> None:
-        jobs = [report.job for report in reports if report.job]
+        commands = [report.command for report in reports if report.command]
         strays = [report.delivery for report in reports if report.delivery]
         for report in reports:
             self._forget(report)
             setattr(self._in_flight.counts, report.count, getattr(self._in_flight.counts, report.count) + 1)
-        if jobs:
+        if commands:
             crash.point("worker.after_confirm")
-            await self._in_flight.reported(jobs)
+            await self._in_flight.reported(commands)
             _log_reports(reports)
         if strays:
             crash.point("worker.after_burial")
@@ -181,7 +181,7 @@ class CommandReporter:
 
 
 def _log_reports(reports: Sequence[CommandReport]) -> None:
-    jobs = [(report.job, report.count) for report in reports if report.job is not None]
-    for job, count in jobs if LOGGER.isEnabledFor(logging.DEBUG) else ():
-        command = job.command
-        LOGGER.debug("%s %d: %s is %s", command.saga, command.app_id, command.type, count, extra=job.log_fields)
+    commands = [(report.command, report.count) for report in reports if report.command is not None]
+    for command, count in commands if LOGGER.isEnabledFor(logging.DEBUG) else ():
+        message = command.message
+        LOGGER.debug("%s %d: %s is %s", message.saga, message.app_id, message.type, count, extra=command.log_fields)

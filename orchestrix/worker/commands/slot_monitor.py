@@ -68,7 +68,7 @@ class PrefetchGrowth:
             self._since = min(self._since, now)
         if now - self._last < TRUSTED_AFTER_S:
             return
-        working = any(job.begun is not None and now - job.begun >= TRUSTED_AFTER_S for job in busy)
+        working = any(command.begun is not None and now - command.begun >= TRUSTED_AFTER_S for command in busy)
         if working or now - self._since >= TRUSTED_AFTER_S:
             self._last, self._retried, self._since = now, self._in_flight.retried, float("inf")
             self._consumer.grow()

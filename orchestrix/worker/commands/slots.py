@@ -74,12 +74,12 @@ class CommandSlots:
         """The running commands."""
         return list(self._busy)
 
-    def put(self, job: CommandDelivery) -> None:
+    def put(self, command: CommandDelivery) -> None:
         """Queues the command for a slot; returns at once."""
-        if job.suspect:
-            self._redeliveries.put(job)
+        if command.suspect:
+            self._redeliveries.put(command)
         else:
-            self._ready.append(job)
+            self._ready.append(command)
             self._arrived.release()
 
     def start(self, admission: CommandAdmission, watch: SlotMonitor) -> None:
@@ -92,39 +92,39 @@ class CommandSlots:
         """Whether a slot is free."""
         return len(self._busy) < self._settings.concurrency
 
-    def begin(self, job: CommandDelivery) -> asyncio.Task[None]:
+    def begin(self, command: CommandDelivery) -> asyncio.Task[None]:
         """Executes a suspect command as soon as a slot is free."""
-        self._take(job)
-        task = asyncio.create_task(self._work(job), name="redelivered command")
+        self._take(command)
+        task = asyncio.create_task(self._work(command), name="redelivered command")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def beside(self, job: CommandDelivery) -> set[CommandDelivery]:
+    def beside(self, command: CommandDelivery) -> set[CommandDelivery]:
         """What else is in flight, except for commands that never end."""
-        return self._in_flight.held - {job} - self._slot_count.lost.keys()
+        return self._in_flight.held - {command} - self._slot_count.lost.keys()
 
-    async def emptied(self, job: CommandDelivery) -> None:
+    async def emptied(self, command: CommandDelivery) -> None:
         """Waits until nothing else is in flight."""
         quiet = 0
         while quiet < EMPTY_POLLS:
-            quiet = quiet + 1 if not self.beside(job) else 0
+            quiet = quiet + 1 if not self.beside(command) else 0
             await asyncio.sleep(EMPTY_POLL_INTERVAL_S)
 
-    def report_worker_crashes(self, job: CommandDelivery) -> None:
+    def report_worker_crashes(self, command: CommandDelivery) -> None:
         """Fails the step before the broker's own delivery limit silently drops the command."""
-        died = counted(job.deaths, "worker")
-        message = f"{died} died while processing {job.command.type}, the last one running nothing else"
-        LOGGER.error("%s: not retrying", message, extra=job.log_fields)
-        outgoing = events.failed(job, StepError("WorkerCrashed", message, retryable=False))
-        self._reporter.add(CommandReport(outgoing, "failed", job, instead=(partial(events.unsendable, job),)))
+        died = counted(command.deaths, "worker")
+        message = f"{died} died while processing {command.message.type}, the last one running nothing else"
+        LOGGER.error("%s: not retrying", message, extra=command.log_fields)
+        outgoing = events.failed(command, StepError("WorkerCrashed", message, retryable=False))
+        self._reporter.add(CommandReport(outgoing, "failed", command, instead=(partial(events.unsendable, command),)))
 
     async def requeue_waiting(self, now: float) -> None:
         """Requeues what has waited for long, because other workers may have a free slot; all that waits if no slot is
         left here."""
         waiting = list(self._ready) if self._slot_count.gone else self._window.ahead(self._ready, now)
-        for job in waiting:
-            self._ready.remove(job)
+        for command in waiting:
+            self._ready.remove(command)
         await self._in_flight.requeue(waiting)
 
     async def stop(self, timeout: float) -> None:
@@ -148,71 +148,73 @@ class CommandSlots:
         while True:
             await self._arrived.acquire()
             if self._ready:  # else it was requeued meanwhile
-                job = self._ready.popleft()
-                self._take(job)
-                await self._work(job)
+                command = self._ready.popleft()
+                self._take(command)
+                await self._work(command)
 
-    def _take(self, job: CommandDelivery) -> None:
-        self._busy[job] = None
+    def _take(self, command: CommandDelivery) -> None:
+        self._busy[command] = None
         self._quiet.clear()
         self._watch.wake()
 
-    async def _work(self, job: CommandDelivery) -> None:
+    async def _work(self, command: CommandDelivery) -> None:
         task = asyncio.current_task()
         try:
             async with self._slots:
-                await self._run(job)
+                await self._run(command)
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            LOGGER.error("internal error of the worker at %s", job.command.type, exc_info=printable(error))
-            await self._in_flight.reject([job])
+            LOGGER.error("internal error of the worker at %s", command.message.type, exc_info=printable(error))
+            await self._in_flight.reject([command])
         finally:
-            self._busy.pop(job, None)
+            self._busy.pop(command, None)
             if not self._busy:
                 self._quiet.set()
-        await self._slot_count.back(job)
+        await self._slot_count.back(command)
 
-    async def _run(self, job: CommandDelivery) -> None:
+    async def _run(self, command: CommandDelivery) -> None:
         failures = 0
         try:
-            while await self._due(job):
+            while await self._due(command):
                 crash.point("worker.after_guard")
-                if await self._attempt(job, failures + 1):
+                if await self._attempt(command, failures + 1):
                     return
                 failures += 1
         finally:
             if failures:
-                await self._outage.over(job.command.id)
+                await self._outage.over(command.message.id)
 
-    async def _due(self, job: CommandDelivery) -> bool:
+    async def _due(self, command: CommandDelivery) -> bool:
         """Whether the work is to start now; if not, the command has been settled."""
         if self._in_flight.stopping.is_set():
-            await self._in_flight.requeue([job])
+            await self._in_flight.requeue([command])
             return False
-        if not self._in_flight.alive(job):
-            self._in_flight.forget(job)
+        if not self._in_flight.alive(command):
+            self._in_flight.forget(command)
             return False
-        if job.checked_at is not None and clock.monotonic() - job.checked_at <= GUARD_MAX_AGE_S:
+        if command.checked_at is not None and clock.monotonic() - command.checked_at <= GUARD_MAX_AGE_S:
             return True
-        return bool(await self._admission.select_runnable([job]))
+        return bool(await self._admission.select_runnable([command]))
 
-    async def _attempt(self, job: CommandDelivery, failures: int) -> bool:
+    async def _attempt(self, command: CommandDelivery, failures: int) -> bool:
         """Whether there is something to report; if not, the worker's own infrastructure is unavailable."""
-        queue, job.begun = job.command.type, clock.monotonic()
+        queue, command.begun = command.message.type, clock.monotonic()
         self._window.began(queue)
         try:
-            context = Context.of(job.command, job.ends, self._handlers.settings.get(queue), self._groups)
-            outgoing, good = await invoke(self._handlers[queue], job, self._more, context)
+            context = Context.of(command.message, command.ends, self._handlers.settings.get(queue), self._groups)
+            outgoing, good = await invoke(self._handlers[queue], command, self._more, context)
         except INFRASTRUCTURE_ERRORS as error:
-            await self._outage.note(job.command.id, error)
+            await self._outage.note(command.message.id, error)
             await self._in_flight.pause(backoff(failures))
             return False
         finally:
-            begun, job.begun = job.begun, None
+            begun, command.begun = command.begun, None
             self._window.ended(queue, clock.monotonic() - begun)
         crash.point("worker.after_effect")
         self._reporter.add(
-            CommandReport(outgoing, "done" if good else "failed", job, instead=(partial(events.unsendable, job),))
+            CommandReport(
+                outgoing, "done" if good else "failed", command, instead=(partial(events.unsendable, command),)
+            )
         )
         return True

@@ -35,26 +35,32 @@ class StartReporter:
         """Reports the start of those among `busy` that are due."""
         busy = list(busy)
         self._reported.intersection_update(busy)
-        for job in busy:
-            if job.begun is not None and job not in self._reported and now - job.begun >= self._after(job, now):
-                self._reported.add(job)
-                self._reporter.add(CommandReport(events.started(job, now - job.begun), "started", began=job))
+        for command in busy:
+            if (
+                command.begun is not None
+                and command not in self._reported
+                and now - command.begun >= self._after(command, now)
+            ):
+                self._reported.add(command)
+                self._reporter.add(
+                    CommandReport(events.started(command, now - command.begun), "started", began=command)
+                )
 
-    def _after(self, job: CommandDelivery, now: float) -> float:
+    def _after(self, command: CommandDelivery, now: float) -> float:
         """The seconds of work after which the start is reported."""
-        quarter = REPORT_AFTER_SHARE * job.timeout
-        begun = now if job.begun is None else job.begun
-        waited = clock.now().timestamp() - (now - begun) - sent_at(job)
+        quarter = REPORT_AFTER_SHARE * command.timeout
+        begun = now if command.begun is None else command.begun
+        waited = clock.now().timestamp() - (now - begun) - sent_at(command)
         return REPORT_AFTER_MIN_S if waited > quarter else max(REPORT_AFTER_MIN_S, quarter)
 
 
-def sent_at(job: CommandDelivery) -> float:
+def sent_at(command: CommandDelivery) -> float:
     """When the command was sent, in seconds since 1970 by the sender's clock; infinite where it does not say so."""
-    stamped = job.deliveries[0].sent_at
+    stamped = command.deliveries[0].sent_at
     if stamped is not None:
         return stamped
     try:
-        id = UUID(job.command.id)
+        id = UUID(command.message.id)
     except ValueError:
         return float("inf")
     return (id.int >> 80) / 1000 if id.version == 7 else float("inf")

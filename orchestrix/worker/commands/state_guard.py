@@ -61,26 +61,29 @@ class StateGuard:
         self._database = database
         self._catalog = catalog
 
-    async def check(self, jobs: Sequence[CommandDelivery]) -> list[StateVerdict]:
+    async def check(self, commands: Sequence[CommandDelivery]) -> list[StateVerdict]:
         """One verdict per command, in order. Raises `Unavailable`."""
-        rows = await self._rows([job.command for job in jobs])
-        for job in jobs:
-            self._follow_row(job, rows.get((job.command.saga, job.command.app_id)))
-        return [judge(job.saga, rows.get((job.command.saga, job.command.app_id)), job.command) for job in jobs]
+        rows = await self._rows([command.message for command in commands])
+        for command in commands:
+            self._follow_row(command, rows.get((command.message.saga, command.message.app_id)))
+        return [
+            judge(command.saga, rows.get((command.message.saga, command.message.app_id)), command.message)
+            for command in commands
+        ]
 
-    def _follow_row(self, job: CommandDelivery, row: Instance | None) -> None:
+    def _follow_row(self, command: CommandDelivery, row: Instance | None) -> None:
         """A command of a release that sent no version runs by that of its row."""
-        if job.command.definition_version is None and row is not None and self._catalog is not None:
-            job.owner = self._catalog.command(job.command.type, row.definition_version) or job.owner
+        if command.message.definition_version is None and row is not None and self._catalog is not None:
+            command.owner = self._catalog.command(command.message.type, row.definition_version) or command.owner
 
-    async def time_left(self, job: CommandDelivery) -> float:
+    async def time_left(self, command: CommandDelivery) -> float:
         """The seconds until the saga's deadline, if it waits for this command still; else 0. Raises `Unavailable`.
 
         A wake-up that only covers the wait in the queue does not limit the time of the work once it has started.
         """
-        command = job.command
-        row = (await self._rows([command])).get((command.saga, command.app_id))
-        if row is None or row.wake_at is None or judge(job.saga, row, command) is not StateVerdict.CURRENT:
+        message = command.message
+        row = (await self._rows([message])).get((message.saga, message.app_id))
+        if row is None or row.wake_at is None or judge(command.saga, row, message) is not StateVerdict.CURRENT:
             return 0.0
         if row.wake_reason == BACKLOG:
             return 0.0

@@ -39,19 +39,23 @@ class StuckSlots:
 
     def observe(self, busy: Iterable[CommandDelivery], now: float) -> None:
         """Checks for those whose time is over whether their sagas have granted more."""
-        over = [job for job in busy if job.begun is not None and now >= job.ends + GRACE_S and job not in self.lost]
-        due = [job for job in over if now >= self._lookup_at.get(job, now)]
+        over = [
+            command
+            for command in busy
+            if command.begun is not None and now >= command.ends + GRACE_S and command not in self.lost
+        ]
+        due = [command for command in over if now >= self._lookup_at.get(command, now)]
         if due and (self._lookup is None or self._lookup.done()):
-            self._lookup_at = {job: at for job, at in self._lookup_at.items() if job in over}
+            self._lookup_at = {command: at for command, at in self._lookup_at.items() if command in over}
             self._lookup = asyncio.create_task(self._ask(due), name="check of overdue commands")
 
-    async def back(self, job: CommandDelivery) -> None:
+    async def back(self, command: CommandDelivery) -> None:
         """Frees the slot: the command has ended, however late."""
-        self._lookup_at.pop(job, None)
-        if job not in self.lost:
+        self._lookup_at.pop(command, None)
+        if command not in self.lost:
             return
-        del self.lost[job]
-        LOGGER.warning("%s ended late: its slot is free again", job.what, extra=job.log_fields)
+        del self.lost[command]
+        LOGGER.warning("%s ended late: its slot is free again", command.what, extra=command.log_fields)
         await self._outage.over(KEY)
 
     def stop(self) -> None:
@@ -59,28 +63,28 @@ class StuckSlots:
         if self._lookup is not None:
             self._lookup.cancel()
 
-    async def _ask(self, jobs: list[CommandDelivery]) -> None:
-        for job in jobs:
+    async def _ask(self, commands: list[CommandDelivery]) -> None:
+        for command in commands:
             try:
-                left, (verdict,) = await self._guard.time_left(job), await self._guard.check([job])
+                left, (verdict,) = await self._guard.time_left(command), await self._guard.check([command])
             except OrchestrixError:
                 left, verdict = GRACE_S, StateVerdict.CURRENT
-            if job.begun is None:
+            if command.begun is None:
                 continue  # it has ended meanwhile
             if left > 0:
-                self._lookup_at[job] = clock.monotonic() + min(left + GRACE_S, 60.0)
+                self._lookup_at[command] = clock.monotonic() + min(left + GRACE_S, 60.0)
             else:
-                await self._abandon(job, verdict)
+                await self._abandon(command, verdict)
 
-    async def _abandon(self, job: CommandDelivery, verdict: StateVerdict) -> None:
-        self.lost[job] = None
-        late = clock.monotonic() - job.ends
+    async def _abandon(self, command: CommandDelivery, verdict: StateVerdict) -> None:
+        self.lost[command] = None
+        late = clock.monotonic() - command.ends
         left = self._slot_count - len(self.lost)
         LOGGER.error(
             "%s still runs %.0f s after its timeout: its slot is blocked until it ends; slots left: %d of %d; %s",
-            job.command.type, late, left, self._slot_count, STUCK_SLOT_HINT, extra=job.log_fields,
+            command.message.type, late, left, self._slot_count, STUCK_SLOT_HINT, extra=command.log_fields,
         )  # fmt: skip
         if verdict is not StateVerdict.CURRENT:
-            await self._in_flight.finish([job])  # else the consumer timeout would close the channel in half an hour
+            await self._in_flight.finish([command])  # else the consumer timeout would close the channel in half an hour
         if self.gone:
             await self._outage.note(KEY, f"all {self._slot_count} slots are blocked: restart this worker")

@@ -21,7 +21,7 @@ MoreTime = Callable[[CommandDelivery], Awaitable[float]]
 """The seconds that the saga still waits for the command; 0 if it does not. May raise `Unavailable`."""
 
 
-async def no_extension(job: CommandDelivery) -> float:
+async def no_extension(command: CommandDelivery) -> float:
     """The time of a step is what its command says: no more is granted."""
     return 0.0
 
@@ -32,8 +32,8 @@ class StepTimeLimit:
     The row is read only then, so that a step that is done in time costs no extra read.
     """
 
-    def __init__(self, job: CommandDelivery, seconds: float, more: MoreTime) -> None:
-        self._job = job
+    def __init__(self, command: CommandDelivery, seconds: float, more: MoreTime) -> None:
+        self._command = command
         self._seconds = seconds
         self._more = more
         self._scope = asyncio.timeout(None)
@@ -68,12 +68,14 @@ class StepTimeLimit:
 
     async def _decide(self) -> None:
         try:
-            left = await self._more(self._job)
+            left = await self._more(self._command)
         except OrchestrixError as error:
-            LOGGER.debug("cannot check the deadline of %s: %s", self._job.what, error, extra=self._job.log_fields)
+            LOGGER.debug(
+                "cannot check the deadline of %s: %s", self._command.what, error, extra=self._command.log_fields
+            )
             left = RECHECK_INTERVAL_S
         except Exception:
-            LOGGER.exception("cannot check the deadline of %s", self._job.what, extra=self._job.log_fields)
+            LOGGER.exception("cannot check the deadline of %s", self._command.what, extra=self._command.log_fields)
             left = 0.0
         self._lookup = None
         if left > 0:

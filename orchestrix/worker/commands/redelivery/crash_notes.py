@@ -23,25 +23,25 @@ class CrashNotes:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def started_alone(self, job: CommandDelivery) -> bool:
+    async def started_alone(self, command: CommandDelivery) -> bool:
         """Whether it was tried with nothing else running. If the database cannot say, it was: that is what its header
         says."""
         try:
             async with asyncio.timeout(NOTE_TIMEOUT_S), self._database.read() as connection:
-                row = await redelivered_commands.of_command(connection, job.command.id)
+                row = await redelivered_commands.of_command(connection, command.message.id)
         except (OrchestrixError, TimeoutError):
             return True
         return row is None or row.place == TRIED_ALONE
 
-    async def note(self, job: CommandDelivery, place: str) -> bool:
+    async def note(self, command: CommandDelivery, place: str) -> bool:
         """Stores how many worker deaths the command has, and where it is: `place` is a part of a sentence, which begins
         with `redelivered_commands.SET_ASIDE_PREFIX` if the command is in its queue. Whether that could be stored."""
-        command = job.command
-        row = RedeliveryRecord(command.id, command.type, command.saga, command.app_id, job.deaths, place)
+        message = command.message
+        row = RedeliveryRecord(message.id, message.type, message.saga, message.app_id, command.deaths, place)
         try:
             async with asyncio.timeout(NOTE_TIMEOUT_S):
                 await self._database.run(lambda tx: redelivered_commands.put(tx, row))
         except (OrchestrixError, TimeoutError) as error:
-            LOGGER.debug("cannot store the crash note of a command: %s", error, extra=job.log_fields)
+            LOGGER.debug("cannot store the crash note of a command: %s", error, extra=command.log_fields)
             return False
         return True

@@ -18,10 +18,10 @@ _OF_THE_BROKER: Final = ("x-death", "x-delivery-", "x-acquired-", "x-first-death
 """Headers with these prefixes are written by brokers, or apply to one copy only."""
 
 
-def republished(job: CommandDelivery, *, alone: bool = False) -> Outgoing:
+def republished(command: CommandDelivery, *, alone: bool = False) -> Outgoing:
     """The command again, with the number of workers that died with it in flight; `alone` asks for a process of its
     own."""
-    first = job.deliveries[0]
+    first = command.deliveries[0]
     headers: dict[str, str | int] = {
         name: value
         for name, value in first.headers.items()
@@ -29,7 +29,7 @@ def republished(job: CommandDelivery, *, alone: bool = False) -> Outgoing:
         and not name.startswith(_OF_THE_BROKER)
         and name not in (DEATHS_HEADER, ALONE_HEADER)
     }
-    headers[DEATHS_HEADER] = job.deaths
+    headers[DEATHS_HEADER] = command.deaths
     if alone:
         headers[ALONE_HEADER] = 1
     return Outgoing(
@@ -60,30 +60,30 @@ class CommandRepublisher:
     def __init__(self, broker: Broker, consumer: Consumer, topology: Callable[[], Topology]) -> None:
         self._broker, self._consumer, self._topology = broker, consumer, topology
 
-    async def put(self, jobs: Sequence[CommandDelivery], *, alone: bool = False) -> None:
+    async def put(self, commands: Sequence[CommandDelivery], *, alone: bool = False) -> None:
         """Returns when each is confirmed and acknowledged, or its channel is lost, however long that takes."""
-        left, failures = list(jobs), 0
-        while left := [job for job in left if any(self._consumer.alive(one) for one in job.deliveries)]:
+        left, failures = list(commands), 0
+        while left := [command for command in left if any(self._consumer.alive(one) for one in command.deliveries)]:
             crash.point("worker.aside.before_publish")
-            publishing = self._broker.publish([republished(job, alone=alone) for job in left])
+            publishing = self._broker.publish([republished(command, alone=alone) for command in left])
             results = await crash.within("worker.aside.after_publish", publishing)
             pairs = list(zip(left, results, strict=True))
-            await self._acknowledge([job for job, result in pairs if result.outcome is Outcome.CONFIRMED])
-            await self._refuse([job for job, result in pairs if result.outcome is Outcome.REFUSED])
-            left = [job for job, result in pairs if result.outcome in (Outcome.RETURNED, Outcome.UNKNOWN)]
+            await self._acknowledge([command for command, result in pairs if result.outcome is Outcome.CONFIRMED])
+            await self._refuse([command for command, result in pairs if result.outcome is Outcome.REFUSED])
+            left = [command for command, result in pairs if result.outcome in (Outcome.RETURNED, Outcome.UNKNOWN)]
             if left:
                 failures += 1
                 await self._repair_topology(results, failures)
 
-    async def _acknowledge(self, jobs: Sequence[CommandDelivery]) -> None:
-        if jobs:
+    async def _acknowledge(self, commands: Sequence[CommandDelivery]) -> None:
+        if commands:
             crash.point("worker.aside.after_confirm")
-            await self._consumer.acknowledge([one for job in jobs for one in job.deliveries], grow=False)
+            await self._consumer.acknowledge([one for command in commands for one in command.deliveries], grow=False)
 
-    async def _refuse(self, jobs: Sequence[CommandDelivery]) -> None:
+    async def _refuse(self, commands: Sequence[CommandDelivery]) -> None:
         """The broker refuses the new copy: the old copy stays."""
-        if jobs:
-            await self._consumer.requeue([one for job in jobs for one in job.deliveries])
+        if commands:
+            await self._consumer.requeue([one for command in commands for one in command.deliveries])
 
     async def _repair_topology(self, results: Sequence[Published], failures: int) -> None:
         if any(result.outcome is Outcome.RETURNED for result in results):

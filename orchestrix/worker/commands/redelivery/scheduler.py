@@ -36,16 +36,16 @@ class CommandRunner(Protocol):
     def free(self) -> bool:
         """Whether a slot is free."""
 
-    def begin(self, job: CommandDelivery) -> asyncio.Task[None]:
+    def begin(self, command: CommandDelivery) -> asyncio.Task[None]:
         """Executes the command as soon as a slot is free."""
 
-    def beside(self, job: CommandDelivery) -> set[CommandDelivery]:
+    def beside(self, command: CommandDelivery) -> set[CommandDelivery]:
         """What else is in flight, except for commands that never end."""
 
-    async def emptied(self, job: CommandDelivery) -> None:
+    async def emptied(self, command: CommandDelivery) -> None:
         """Waits until nothing else is in flight."""
 
-    def report_worker_crashes(self, job: CommandDelivery) -> None:
+    def report_worker_crashes(self, command: CommandDelivery) -> None:
         """Reports that the command kills its workers."""
 
 
@@ -85,9 +85,9 @@ class RedeliveryScheduler:
         """Sets the runner of the commands."""
         self._work = work
 
-    def put(self, job: CommandDelivery) -> None:
+    def put(self, command: CommandDelivery) -> None:
         """Adds a command; returns at once."""
-        self._arrived.put_nowait(job)
+        self._arrived.put_nowait(command)
 
     def drain(self) -> list[CommandDelivery]:
         """All that have arrived and not started."""
@@ -96,18 +96,18 @@ class RedeliveryScheduler:
 
     async def round(self) -> None:
         """Decides about those that have arrived, the fewest worker deaths first."""
-        jobs = self._undecided  # in an attribute: `stop` requeues them
-        if not jobs:
-            jobs.append(await self._arrived.get())
+        commands = self._undecided  # in an attribute: `stop` requeues them
+        if not commands:
+            commands.append(await self._arrived.get())
         while not self._arrived.empty():
-            jobs.append(self._arrived.get_nowait())
-        jobs.sort(key=lambda job: job.deaths)
-        while jobs:
-            if self._in_flight.alive(jobs[0]):
-                await self._decide_or_put_back(jobs[0], len(jobs) > 1)
+            commands.append(self._arrived.get_nowait())
+        commands.sort(key=lambda command: command.deaths)
+        while commands:
+            if self._in_flight.alive(commands[0]):
+                await self._decide_or_put_back(commands[0], len(commands) > 1)
             else:
-                self._in_flight.forget(jobs[0])
-            del jobs[:1]
+                self._in_flight.forget(commands[0])
+            del commands[:1]
 
     async def stop(self) -> None:
         """Starts no more of them."""
@@ -126,62 +126,64 @@ class RedeliveryScheduler:
 
     def _follow(self, now: float) -> None:
         """Updates the policies with what runs."""
-        for job in self._tried:
-            self._policy(job).works(job.command.id, job.begun)
+        for command in self._tried:
+            self._policy(command).works(command.message.id, command.begun)
         for policy in self._policies.values():
             policy.watch(now)
 
-    async def _decide_or_put_back(self, job: CommandDelivery, more: bool) -> None:
+    async def _decide_or_put_back(self, command: CommandDelivery, more: bool) -> None:
         """Requeues the command even where the worker itself fails."""
         task = asyncio.current_task()
         try:
-            await self._decide(job, more)
+            await self._decide(command, more)
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            self._undecided.remove(job)
-            await self._in_flight.reject([job])
+            self._undecided.remove(command)
+            await self._in_flight.reject([command])
             if isinstance(error, Exception):
                 raise
             raise RuntimeError("a redelivered command could not be scheduled") from error
 
-    async def _decide(self, job: CommandDelivery, more: bool) -> None:
+    async def _decide(self, command: CommandDelivery, more: bool) -> None:
         if self._in_flight.stopping.is_set():
-            await self._in_flight.requeue([job])
-        elif job.alone and job.redelivered and await self._crashes.started_alone(job):
-            await self._crashes.note(job, "it crashed a worker that ran nothing else")
-            self._work.report_worker_crashes(job)
-        elif job.alone and job.redelivered:
+            await self._in_flight.requeue([command])
+        elif command.alone and command.redelivered and await self._crashes.started_alone(command):
+            await self._crashes.note(command, "it crashed a worker that ran nothing else")
+            self._work.report_worker_crashes(command)
+        elif command.alone and command.redelivered:
             await self._set_aside(
-                job, f"{SET_ASIDE_PREFIX} to be tried alone: its last worker died before it started it", alone=True
+                command, f"{SET_ASIDE_PREFIX} to be tried alone: its last worker died before it started it", alone=True
             )
-        elif job.alone:
-            await self._wait_until_alone(job)
-        elif job.deaths >= self._last:
-            await self._set_aside(job, f"{SET_ASIDE_PREFIX} to be tried alone", alone=True)
+        elif command.alone:
+            await self._wait_until_alone(command)
+        elif command.deaths >= self._last:
+            await self._set_aside(command, f"{SET_ASIDE_PREFIX} to be tried alone", alone=True)
         else:
-            await self._assign(job, more)
+            await self._assign(command, more)
 
-    async def _assign(self, job: CommandDelivery, more: bool) -> None:
-        queue, policy, id = job.deliveries[0].queue, self._policy(job), job.command.id
+    async def _assign(self, command: CommandDelivery, more: bool) -> None:
+        queue, policy, id = command.deliveries[0].queue, self._policy(command), command.message.id
         others = not policy.knows_round(id) and (more or await self._has_more(queue))
         self._follow(clock.monotonic())
-        place = policy.arrives(id, job.deaths, others, self._work.free)
+        place = policy.arrives(id, command.deaths, others, self._work.free)
         if place is RedeliveryDecision.RUN:
-            await self._crashes.note(job, f"it is tried beside at most {policy.width - 1} other redelivered commands")
-            self._tried[job] = None
-            self._work.begin(job).add_done_callback(lambda task: self._left(job))
+            await self._crashes.note(
+                command, f"it is tried beside at most {policy.width - 1} other redelivered commands"
+            )
+            self._tried[command] = None
+            self._work.begin(command).add_done_callback(lambda task: self._left(command))
             return
         if place is RedeliveryDecision.FULL:
             self._window.close(queue)
-        await self._set_aside(job, f"{SET_ASIDE_PREFIX} behind commands with fewer worker deaths")
+        await self._set_aside(command, f"{SET_ASIDE_PREFIX} behind commands with fewer worker deaths")
 
-    def _policy(self, job: CommandDelivery) -> RedeliveryPolicy:
-        return self._policies.setdefault(job.deliveries[0].queue, RedeliveryPolicy(self._slot_count))
+    def _policy(self, command: CommandDelivery) -> RedeliveryPolicy:
+        return self._policies.setdefault(command.deliveries[0].queue, RedeliveryPolicy(self._slot_count))
 
-    def _left(self, job: CommandDelivery) -> None:
-        self._tried.pop(job, None)
-        self._policy(job).leaves(job.command.id)
+    def _left(self, command: CommandDelivery) -> None:
+        self._tried.pop(command, None)
+        self._policy(command).leaves(command.message.id)
         self.observe((), clock.monotonic())
 
     async def _has_more(self, queue: str) -> bool:
@@ -191,62 +193,62 @@ class RedeliveryScheduler:
             return False
         return count is not None and count[0] > 0
 
-    async def _set_aside(self, job: CommandDelivery, reason: str, *, alone: bool = False) -> None:
-        await self._crashes.note(job, reason)
-        died = counted(job.deaths, "worker")
-        LOGGER.warning("%s died while processing %s; %s", died, job.command.type, reason, extra=job.log_fields)
-        await self._in_flight.set_aside([job], alone=alone)
+    async def _set_aside(self, command: CommandDelivery, reason: str, *, alone: bool = False) -> None:
+        await self._crashes.note(command, reason)
+        died = counted(command.deaths, "worker")
+        LOGGER.warning("%s died while processing %s; %s", died, command.message.type, reason, extra=command.log_fields)
+        await self._in_flight.set_aside([command], alone=alone)
 
-    async def _wait_until_alone(self, job: CommandDelivery) -> None:
+    async def _wait_until_alone(self, command: CommandDelivery) -> None:
         """Only one waits for that at a time: one that waits while another runs would be suspected of its crash."""
         if self._alone_task is not None and not self._alone_task.done():
-            return await self._in_flight.set_aside([job], alone=True)
-        if clock.monotonic() < self._paused_until or self._blocking & self._work.beside(job):
-            return self._hold(job)
-        died = counted(job.deaths, "worker")
-        await self._outage.note(KEY, f"trying {job.command.type} alone: {died} died while processing it")
-        self._waits[job] = None
-        self._alone_task = asyncio.create_task(self._alone(job), name="command tried alone")
+            return await self._in_flight.set_aside([command], alone=True)
+        if clock.monotonic() < self._paused_until or self._blocking & self._work.beside(command):
+            return self._hold(command)
+        died = counted(command.deaths, "worker")
+        await self._outage.note(KEY, f"trying {command.message.type} alone: {died} died while processing it")
+        self._waits[command] = None
+        self._alone_task = asyncio.create_task(self._alone(command), name="command tried alone")
         return None
 
-    async def _alone(self, job: CommandDelivery) -> None:
+    async def _alone(self, command: CommandDelivery) -> None:
         try:
-            if not await self._emptied(job):
-                await self._leave_to_others(job, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
-            elif not await self._crashes.note(job, TRIED_ALONE):
+            if not await self._emptied(command):
+                await self._leave_to_others(command, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
+            elif not await self._crashes.note(command, TRIED_ALONE):
                 await self._leave_to_others(
-                    job, f"{SET_ASIDE_PREFIX} to be tried alone: the database could not record it"
+                    command, f"{SET_ASIDE_PREFIX} to be tried alone: the database could not record it"
                 )
             else:
-                self._waits.pop(job, None)
-                await asyncio.shield(self._work.begin(job))
+                self._waits.pop(command, None)
+                await asyncio.shield(self._work.begin(command))
         finally:
             await self._outage.over(KEY)
 
-    async def _emptied(self, job: CommandDelivery) -> bool:
+    async def _emptied(self, command: CommandDelivery) -> bool:
         try:
             async with asyncio.timeout(ALONE_TIMEOUT_S):
-                await self._work.emptied(job)
+                await self._work.emptied(command)
         except TimeoutError:
             return False
         return True
 
-    async def _leave_to_others(self, job: CommandDelivery, reason: str) -> None:
+    async def _leave_to_others(self, command: CommandDelivery, reason: str) -> None:
         """Leaves it to a less busy worker: here it would block all others for as long as the running ones last."""
         self._paused_until = clock.monotonic() + ALONE_COOLDOWN_S
-        self._blocking = self._work.beside(job)
-        await self._set_aside(job, reason, alone=True)
-        self._waits.pop(job, None)
+        self._blocking = self._work.beside(command)
+        await self._set_aside(command, reason, alone=True)
+        self._waits.pop(command, None)
 
-    def _hold(self, job: CommandDelivery) -> None:
+    def _hold(self, command: CommandDelivery) -> None:
         """Requeues it after a delay: otherwise it might be redelivered here at once."""
-        self._waits[job] = None
-        task = asyncio.create_task(self._put_back(job), name="requeue of a command")
+        self._waits[command] = None
+        task = asyncio.create_task(self._put_back(command), name="requeue of a command")
         self._held.add(task)
         task.add_done_callback(self._held.discard)
 
-    async def _put_back(self, job: CommandDelivery) -> None:
+    async def _put_back(self, command: CommandDelivery) -> None:
         await asyncio.sleep(ALONE_HOLD_S)
-        await self._crashes.note(job, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
-        await self._in_flight.set_aside([job], alone=True)
-        self._waits.pop(job, None)
+        await self._crashes.note(command, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
+        await self._in_flight.set_aside([command], alone=True)
+        self._waits.pop(command, None)
