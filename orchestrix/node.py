@@ -19,14 +19,13 @@ from orchestrix.bootstrap.dead_letters import NodeDeadLetters, assemble_dead_let
 from orchestrix.bootstrap.engine import NodeEngine, assemble_engine, follow_catalog
 from orchestrix.bootstrap.factories import (
     Connect,
-    DatabaseWatch,
     load_catalog,
     open_broker,
     open_database,
     resources_of,
     unique_name,
-    watched,
 )
+from orchestrix.bootstrap.health_checks import DatabaseWatch, watched
 from orchestrix.bootstrap.jobs import (
     JobNotifiers,
     NodeJobs,
@@ -43,7 +42,7 @@ from orchestrix.dead_letters import redrive
 from orchestrix.engine.job_steps import JobGateway, JobSteps
 from orchestrix.engine.maintenance.clock_regression import ClockRegressionDetector
 from orchestrix.engine.maintenance.pruner import Pruner
-from orchestrix.jobs.coordinator import JobCoordinator
+from orchestrix.jobs.job_coordinator import JobCoordinator
 from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DrainSignal, Health, Service, Services
 from orchestrix.outbox.relay import OutboxRelay, RefusedRowRule

@@ -26,8 +26,8 @@ from orchestrix.api.problems import Problem
 from orchestrix.bootstrap.dev import development
 from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
-from orchestrix.bootstrap.factories import StopSignals, first_of, given_up
 from orchestrix.bootstrap.listening_socket import listening, nearby
+from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.config import file
 from orchestrix.config.settings import Settings, load
 from orchestrix.errors import ConfigError, OrchestrixError

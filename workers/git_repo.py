@@ -78,7 +78,7 @@ async def create(context: Context, command: Command) -> dict[str, Any] | None:
         await in_thread(_prepare, root)
         if not await in_thread(_is_made, root, context):
             await _build(draft, context)
-            crash_point("git.in_work")
+            crash_point("git.during_work")
             await in_thread(_publish, root, draft, context)
     except OSError as error:
         raise _storage(root, error) from error

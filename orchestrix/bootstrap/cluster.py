@@ -9,11 +9,11 @@ from typing import Final
 from orchestrix.bootstrap.context import COORDINATOR, NodeContext
 from orchestrix.bootstrap.factories import Connect
 from orchestrix.broker.topology import cluster_topology
-from orchestrix.cluster.coordinator import Coordinator
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.cluster.leader_monitor import LeaderMonitor
 from orchestrix.cluster.member import ClusterMember, NodeWorkload
 from orchestrix.cluster.membership import Identity
+from orchestrix.cluster.rejoining_member import RejoiningMember
 from orchestrix.config.settings import Settings
 from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import DrainSignal
@@ -69,7 +69,7 @@ class NodeCluster:
 
     drainer: DrainRequester
     leader_monitor: LeaderMonitor
-    coordinator: Coordinator | None
+    coordinator: RejoiningMember | None
 
     def problem(self) -> str | None:
         """What is wrong with this node's membership, or that there is no leader."""
@@ -95,7 +95,7 @@ def assemble_cluster(node: NodeContext, links: ClusterLinks | None, ids: NodeIds
     coordinator = None
     if COORDINATOR in node.roles:
         assert links is not None, "a coordinator has connections of its own"
-        coordinator = Coordinator(lambda: _member(node, links, ids.next(), work))
+        coordinator = RejoiningMember(lambda: _member(node, links, ids.next(), work))
     return NodeCluster(DrainRequester(node.database, node.broker), monitor, coordinator)
 
 

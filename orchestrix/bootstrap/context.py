@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrix.broker.port import Broker
 from orchestrix.config.settings import Settings
-from orchestrix.jobs.coordinator import JobSignals
+from orchestrix.jobs.job_coordinator import JobSignals
 from orchestrix.lifecycle import WakeSignal
 from orchestrix.outbox.relay import OutboxSignal
 from orchestrix.persistence.engine import Database

@@ -11,7 +11,7 @@ from orchestrix.bootstrap.factories import Connect
 from orchestrix.broker.topology import jobs_topology
 from orchestrix.jobs.cancellation import JobCanceller, StopPublisher
 from orchestrix.jobs.change_notifier import JobChangeNotifier
-from orchestrix.jobs.coordinator import JobCoordinator, JobDependencies
+from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies
 from orchestrix.jobs.leader_notifier import LeaderNotifier
 from orchestrix.jobs.rescue.dead_dispatches import DeadDispatchHandler
 from orchestrix.jobs.step_jobs import StepJobs

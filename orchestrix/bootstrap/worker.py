@@ -9,15 +9,13 @@ from functools import partial
 
 from orchestrix.bootstrap.dev_worker import ELSEWHERE, WORKER_STOP_GRACE_S, log_cut_off, log_stopping
 from orchestrix.bootstrap.factories import (
-    DatabaseWatch,
-    StopSignals,
-    first_of,
-    given_up,
     load_catalog,
     open_broker,
     open_database,
     unique_name,
 )
+from orchestrix.bootstrap.health_checks import DatabaseWatch
+from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage

@@ -322,7 +322,7 @@ class Leadership:
         while True:
             try:
                 if first:
-                    await self._lease_store.arrive(term.fence)
+                    await self._lease_store.record_first_write(term.fence)
                     first = False
                 else:
                     await self._renew(term)
@@ -392,7 +392,7 @@ class Leadership:
         mine = LeaderToken(term.fence.term, term.fence.holder)
         (published,) = await self._broker.publish([token_message(mine)], CONFIRM_TIMEOUT_S)
         if published.outcome is Outcome.CONFIRMED:
-            crash.point("leader.after_mint")
+            crash.point("leader.after_new_token")
             term.token_published = True
             term.publish_token_at = clock.monotonic() + TOKEN_REFRESH_INTERVAL_S
             term.awaited_until = clock.monotonic() + TOKEN_RETURN_TIMEOUT_S

@@ -39,7 +39,7 @@ class LeaseStore(Protocol):
     async def renew(self, fence: Fence, mode: LeaderMode) -> None:
         """Renews the lease. Raises `StaleTermError` and `RetryableError`."""
 
-    async def arrive(self, fence: Fence) -> None:
+    async def record_first_write(self, fence: Fence) -> None:
         """The term's first write. Raises `StaleTermError` and `RetryableError`."""
 
     async def resign(self, fence: Fence) -> None:
@@ -75,8 +75,8 @@ class DatabaseLeaseStore:
     async def renew(self, fence: Fence, mode: LeaderMode) -> None:
         await self._database.run(lambda tx: leases.renew(tx, fence, mode, self._lease))
 
-    async def arrive(self, fence: Fence) -> None:
-        await self._database.run(lambda tx: leases.arrive(tx, fence))
+    async def record_first_write(self, fence: Fence) -> None:
+        await self._database.run(lambda tx: leases.record_first_write(tx, fence))
 
     async def resign(self, fence: Fence) -> None:
         await self._database.run(lambda tx: leases.resign(tx, fence))

@@ -38,7 +38,7 @@ class HandoffStep(Enum):
     """Another node owns it: remove it."""
     ORPHAN_PENDING = "orphan pending"
     """Mark it so that the leader finds a new owner, and continue with the next."""
-    FORCE = "force"
+    FORCE_SHUTDOWN = "force shutdown"
     """Leave it as it is and end."""
 
 
@@ -60,7 +60,7 @@ def next_step(offer: HandoffProgress, elapsed: float, limits: HandoffLimits) -> 
     if offer.acked:
         return HandoffStep.REMOVED
     if elapsed >= limits.hard or (offer.marked and elapsed >= limits.all_tried + LATE_ANSWER_LIMIT_S):
-        return HandoffStep.FORCE
+        return HandoffStep.FORCE_SHUTDOWN
     if offer.marked:
         return HandoffStep.WAIT
     if elapsed >= limits.all_tried:

@@ -247,7 +247,7 @@ class EventListener:
         """Dead-letters what must be kept, then acknowledges all."""
         if dead:
             await publish_dead_letter(self._broker, consumer, dead)
-            crash.point("events.after_burial")
+            crash.point("events.after_dead_letter")
         if deliveries:
             crash.point("events.before_ack")
             await consumer.acknowledge(deliveries)

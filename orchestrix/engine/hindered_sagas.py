@@ -17,7 +17,7 @@ from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import NO_CONSUMER, Instance
 from orchestrix.saga.steps import COMPENSATING, TERMINAL
 
-log = logging.getLogger("orchestrix.wakeups")
+log = logging.getLogger("orchestrix.timers")
 
 LOSS_GRACE_S: Final = 5.0
 """Seconds without a consumer before anything is recorded: a worker that restarts takes fewer."""

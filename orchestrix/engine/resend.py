@@ -24,6 +24,6 @@ async def send_again(tx: Transaction, catalog: Catalog, live: Sequence[Instance]
     if rows:
         sent = {row.instance_id for row in rows}
         doubts = [doubted(one) for one in live if one.id in sent]
-        await instances.doubt(tx, saga_tables_of(live[0].saga), doubts)
+        await instances.write_progress(tx, saga_tables_of(live[0].saga), doubts)
     await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
     return len(rows)

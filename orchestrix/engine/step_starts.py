@@ -26,7 +26,7 @@ from orchestrix.saga.messages import StepStarted, UnreadableMessage, started
 from orchestrix.saga.state import Instance
 from orchestrix.saga.timeouts import begin
 
-log = logging.getLogger("orchestrix.begins")
+log = logging.getLogger("orchestrix.step_starts")
 
 PROGRESS_WRITE_INTERVAL_S: Final = 1.0
 """Seconds between two writes of the queues' progress, and how much progress is needed for one."""

@@ -26,16 +26,16 @@ from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas import command_queues, instances, redelivered_commands, transitions
 from orchestrix.persistence.sagas.command_queues import TimeoutBurst
 from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
-from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.instances import TimerUpdate
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
 from orchestrix.persistence.sagas.transitions import OutboxBatch
 from orchestrix.quantities import counted
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.commands import SagaTransition, TransitionInputs, out
+from orchestrix.saga.commands import SagaTransition, TransitionInputs, pending_command
 from orchestrix.saga.state import DEADLINE, JOB, RETRY, Instance
 from orchestrix.saga.timeouts import CommandDeliveryStatus, TimerRescheduled, wake
 
-log = logging.getLogger("orchestrix.wakeups")
+log = logging.getLogger("orchestrix.timers")
 
 IDLE_POLL_INTERVAL_S = 5.0
 """Seconds between two polls when nothing is due earlier."""
@@ -54,7 +54,7 @@ class DueInstances:
     due: int = 0
     moved: list[SagaTransition] = field(default_factory=list)
     before: list[Instance] = field(default_factory=list)
-    rescheduled: list[Rewake] = field(default_factory=list)
+    rescheduled: list[TimerUpdate] = field(default_factory=list)
     sent: list[OutboxRow] = field(default_factory=list)
     polling: list[Instance] = field(default_factory=list)
     """Those that check their jobs."""
@@ -159,7 +159,7 @@ class SagaTimers:
             log.debug("concurrent update, retrying: %s", late)
             return 0
         if woken.due:
-            crash.point("wakeups.after_commit")
+            crash.point("timers.after_commit")
             log.debug(
                 "timers due: %d, commands sent: %d, sagas moved: %d", woken.due, len(woken.sent), len(woken.moved)
             )
@@ -186,13 +186,13 @@ class SagaTimers:
             self._classify(one, one.command_id in unsent, begun, set_aside_at.get(one.command_id or ""), woken)
         await self._postpone(tx, woken)
         await self._store(tx, pair, woken)
-        crash.point("wakeups.before_commit")
+        crash.point("timers.before_commit")
         return woken
 
     def _queue_of(self, one: Instance) -> str | None:
         """The queue of the command in flight."""
         saga = self._catalog.of(one) if one.wake_reason not in (RETRY, JOB) else None
-        here = out(saga, one) if saga is not None else None
+        here = pending_command(saga, one) if saga is not None else None
         return here.order.command or None if here is not None else None
 
     def _classify(
@@ -205,9 +205,9 @@ class SagaTimers:
     ) -> None:
         saga = self._catalog.of(one)
         assert saga is not None, "only known versions come here"
-        here, now = out(saga, one), self._database.now()
+        here, now = pending_command(saga, one), self._database.now()
         if here is None and one.progress.awaited is None:  # of another version of its saga: other nodes know it
-            woken.rescheduled.append(_rewake(one, now + timedelta(seconds=IDLE_POLL_INTERVAL_S)))
+            woken.rescheduled.append(_timer_update(one, now + timedelta(seconds=IDLE_POLL_INTERVAL_S)))
             return
         if one.wake_reason == DEADLINE and clock.monotonic() < self._deadlines_extended_until:
             woken.rescheduled.append(_rescheduled(one, now + timedelta(seconds=DEADLINE_EXTENSION_S)))
@@ -226,7 +226,7 @@ class SagaTimers:
                 woken.moved.append(moved)
                 woken.before.append(one)
             case TimerRescheduled(instance, command):
-                woken.rescheduled.append(_rewake(instance, instance.wake_at or now))
+                woken.rescheduled.append(_timer_update(instance, instance.wake_at or now))
                 woken.polling += [instance] if instance.wake_reason == JOB else []
                 if command is not None and command.job is None:
                     woken.sent.append(row_for(replace(instance, updated_at=now), command))
@@ -243,7 +243,7 @@ class SagaTimers:
 
     async def _store(self, tx: Transaction, pair: SagaTables, woken: DueInstances) -> None:
         if woken.rescheduled:
-            await instances.rewake(tx, pair, sorted(woken.rescheduled, key=lambda row: row.id))
+            await instances.update_timers(tx, pair, sorted(woken.rescheduled, key=lambda row: row.id))
         changed = [(old.version, new.instance) for old, new in zip(woken.before, woken.moved, strict=True)]
         history = [(one.instance.id, row) for one in woken.moved for row in one.history]
         updated = await transitions.write(tx, pair, changed, history, OutboxBatch([*woken.sent, *rows_of(woken.moved)]))
@@ -263,15 +263,17 @@ class SagaTimers:
         return nearest if nearest <= 0 else max(nearest, 0.002)
 
 
-def _rewake(instance: Instance, at: datetime) -> Rewake:
+def _timer_update(instance: Instance, at: datetime) -> TimerUpdate:
     reason = instance.wake_reason
     assert reason is not None, "only what has a wake-up is woken"
-    return Rewake(instance.id, instance.version, at, reason, instance.wait_ms, instance.sent_at, instance.hindered_by)
+    return TimerUpdate(
+        instance.id, instance.version, at, reason, instance.wait_ms, instance.sent_at, instance.hindered_by
+    )
 
 
-def _rescheduled(instance: Instance, at: datetime) -> Rewake:
+def _rescheduled(instance: Instance, at: datetime) -> TimerUpdate:
     """The same, and when its command was sent, which the wake-up time does not show any more."""
-    return _rewake(replace(instance, sent_at=instance.sending), at)
+    return _timer_update(replace(instance, sent_at=instance.sending), at)
 
 
 def _log_values(burst: TimeoutBurst) -> tuple[str, str]:

@@ -206,7 +206,7 @@ class JobEventListener:
         if verdict is not ChannelState.LOST:
             if batch.dead:
                 await publish_dead_letter(batch.broker, batch.consumer, batch.dead)
-                crash.point("jobs.events.after_burial")
+                crash.point("jobs.events.after_dead_letter")
             crash.point("jobs.events.before_ack")
             await batch.consumer.acknowledge(batch.deliveries)
         if not batch.answer.done():

@@ -16,7 +16,7 @@ from orchestrix.domain.schedules import HELD_WAKE_AT
 from orchestrix.domain.stored_times import CLOCK_TOLERANCE, age_s, believed
 from orchestrix.persistence.engine import Connection, Database, Transaction
 from orchestrix.persistence.sagas import instances
-from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.instances import TimerUpdate
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
 from orchestrix.persistence.schema.column_types import UtcTime
 from orchestrix.persistence.tables import (
@@ -122,8 +122,10 @@ async def _wake_ups(pair: SagaTables, tx: Transaction, after: int) -> _Part:
     for one in found:
         at = believed(one.wake_at, now, max(timedelta(milliseconds=one.wait_ms), _SHORT))
         if at != one.wake_at and (one.wait_ms or one.wake_reason in (RETRY, JOB)):
-            rows.append(Rewake(one.id, one.version, at, one.wake_reason, one.wait_ms, one.sent_at, one.hindered_by))
-    await instances.rewake(tx, pair, rows)
+            rows.append(
+                TimerUpdate(one.id, one.version, at, one.wake_reason, one.wait_ms, one.sent_at, one.hindered_by)
+            )
+    await instances.update_timers(tx, pair, rows)
     if sent := [one.id for one in found if one.sent_at is not None and one.sent_at > now + CLOCK_TOLERANCE]:
         await tx.execute(update(pair.instances).where(tx.dialect.among(table.id, sent)).values(sent_at=now))
     return _Part(len(rows), found[-1].id if len(found) == ROWS_PER_TRANSACTION else None)

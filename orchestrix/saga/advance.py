@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrix.saga.changes import STEP_SUCCEEDED, ChangeCause
-from orchestrix.saga.commands import MAX_REASON, SagaTransition, TransitionInputs, out
+from orchestrix.saga.commands import MAX_REASON, SagaTransition, TransitionInputs, pending_command
 from orchestrix.saga.compensation import again, answered, undone
 from orchestrix.saga.definition import (
     COMPENSATING,
@@ -73,7 +73,7 @@ def _undone(
 ) -> SagaTransition | IgnoredEvent:
     if instance.state not in (*UNDOING, FAILED):
         return IgnoredEvent("repeated" if not instance.live else "not-undoing")
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     if here is None or here.step is not step:
         return IgnoredEvent("future" if step.name in instance.progress.todo else "repeated")
     return unrelated(instance, event) or undone(saga, instance, inputs, caused_by=event.id)

@@ -76,7 +76,7 @@ def key_of(step: Step, undoes: bool) -> str:
     return f"{step.name}:undo" if undoes else step.name
 
 
-def out(saga: Saga, instance: Instance) -> PendingCommand | None:
+def pending_command(saga: Saga, instance: Instance) -> PendingCommand | None:
     """The pending command; None where the instance waits for none, or only for the answer of a cancelled step."""
     progress = instance.progress
     if progress.awaited is not None:
@@ -90,26 +90,26 @@ def out(saga: Saga, instance: Instance) -> PendingCommand | None:
 
 def expected(saga: Saga, instance: Instance) -> Order | None:
     """The step or compensation whose answer the instance waits for, also that of a cancelled step."""
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     return here.order if here is not None else saga.step(instance.progress.awaited or "")
 
 
 def step_at_work(saga: Saga, instance: Instance) -> str | None:
     """The name of the step whose answer, or whose undo's, the instance waits for."""
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     return here.step.name if here is not None else instance.progress.awaited
 
 
 def job_at_work(saga: Saga, instance: Instance) -> str | None:
     """The id of the job that the instance waits for; it is that of the pending command."""
-    here, awaited = out(saga, instance), saga.step(instance.progress.awaited or "")
+    here, awaited = pending_command(saga, instance), saga.step(instance.progress.awaited or "")
     job = here.job if here is not None else awaited.job if awaited is not None else None
     return instance.command_id if job is not None else None
 
 
 def job_cancel_cause(saga: Saga, before: Instance, after: Instance) -> str | None:
     """The id of the job that `before` waited for and `after` does not, whether it has ended or not."""
-    here, job = out(saga, after), job_at_work(saga, before)
+    here, job = pending_command(saga, after), job_at_work(saga, before)
     wanted = after.command_id if here is not None and here.job is not None else None
     return job if job != wanted else None
 
@@ -119,7 +119,7 @@ def command_for(saga: Saga, instance: Instance, now: datetime | None = None) -> 
 
     Its work never has more time than what is left of the run.
     """
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     if here is None or instance.command_id is None:
         return None
     return Command(
@@ -165,7 +165,7 @@ def sent_exactly(saga: Saga, instance: Instance) -> tuple[str, datetime] | None:
 
     It is not certain for a command that may have several copies, nor where a person has changed its time.
     """
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     unsure = instance.begun or instance.progress.unanswered or instance.wake_at == NEVER
     if here is None or here.job is not None or unsure:
         return None
@@ -189,7 +189,7 @@ def issued(saga: Saga, instance: Instance, inputs: TransitionInputs) -> Instance
     if progress.migration is not None and migrates_until(instance, inputs.now) is None:
         progress = replace(progress, migration=None)
     instance = replace(instance, progress=progress, tries=1)
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     if here is None:
         return without_timer(instance)
     instance = replace(instance, command_id=inputs.command_id, attempt=progress.attempts.get(here.key, 0) + 1)

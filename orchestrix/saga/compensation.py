@@ -12,7 +12,7 @@ from orchestrix.saga.commands import (
     SagaTransition,
     TransitionInputs,
     issued,
-    out,
+    pending_command,
     progressed,
     without_timer,
 )
@@ -72,7 +72,7 @@ def with_undo(saga: Saga, names: Iterable[str]) -> tuple[str, ...]:
 
 def all_attempts(saga: Saga, instance: Instance) -> Mapping[str, int]:
     """The last attempt of each step that was sent, by step, the pending one too; 1 where none is stored."""
-    here, now = saga.position(instance.state), out(saga, instance)
+    here, now = saga.position(instance.state), pending_command(saga, instance)
     passed = {step.name: 1 for step in saga.steps if saga.position(step.state) < here < len(saga.path)}
     present = {now.key: instance.attempt} if now is not None else {}
     return {**passed, **instance.progress.attempts, **present}

@@ -15,7 +15,7 @@ from orchestrix.saga.commands import (
     SagaTransition,
     TransitionInputs,
     blocked,
-    out,
+    pending_command,
     progressed,
     retrying,
     step_at_work,
@@ -109,7 +109,7 @@ def fail(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInp
         unsure = instance.progress.unanswered or not failure.leaves_nothing
         why = failure.cause(STEP_FAILED, instance.progress.awaited)
         return compensation.answered(saga, instance, why, inputs, current=unsure)
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     if here is not None and _may_retry(here, instance, failure):
         return _retry(saga, instance, here, failure, inputs)
     if instance.state == COMPENSATING:

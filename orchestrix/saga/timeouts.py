@@ -7,7 +7,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix.quantities import duration
-from orchestrix.saga.commands import SagaTransition, TransitionInputs, armed, command_for, expected, out, polling
+from orchestrix.saga.commands import (
+    SagaTransition,
+    TransitionInputs,
+    armed,
+    command_for,
+    expected,
+    pending_command,
+    polling,
+)
 from orchestrix.saga.definition import Order, Saga, milliseconds
 from orchestrix.saga.messages import Command
 from orchestrix.saga.retry import EXPIRED, QUEUE_TIMEOUT, Failure, fail
@@ -62,7 +70,7 @@ def wake(
         return TimerRescheduled(polling(instance, inputs.now))
     if instance.progress.awaited is not None:
         return _expired(saga, instance, inputs, final=False)
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     assert here is not None, "what has a wake-up waits for an order"
     if instance.wake_reason == RETRY:
         if over:

@@ -17,7 +17,7 @@ from orchestrix.saga.commands import (
     command_for,
     issued,
     left,
-    out,
+    pending_command,
     to_send,
     unfrozen,
 )
@@ -231,7 +231,7 @@ def succeed(
     rejects."""
     data = _merged(saga, instance, output)
     instance = unfrozen(instance, inputs.now) if instance.blocker == HELD else instance
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     if here is not None:
         instance = replace(instance, progress=replace(instance.progress, attempts=left(instance, here.key)))
     history: list[StateChange] = []

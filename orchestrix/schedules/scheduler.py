@@ -101,7 +101,7 @@ class Scheduler:
         wait, held = await self._next_poll()
         try:
             moved = await self.fire() if wait <= 0 else 0
-            moved += await self.release_held_runs() if held or moved else 0
+            moved += await self.release_waiting_runs() if held or moved else 0
         except StaleTermError as refused:
             log.warning("%s", refused)
             moved, wait = 0, IDLE_POLL_INTERVAL_S
@@ -149,9 +149,9 @@ class Scheduler:
             self._notify(fired)
         return fired.schedules
 
-    async def release_held_runs(self) -> int:
+    async def release_waiting_runs(self) -> int:
         """Lets runs begin whose turn has come; how many. Raises `StaleTermError` if a newer term has begun."""
-        count = await self._database.run(self._release_held_runs)
+        count = await self._database.run(self._release_waiting_runs)
         if count:
             crash.point("schedules.release.after_commit")
             self._notify_leader()
@@ -211,7 +211,7 @@ class Scheduler:
             kept += await _inserted(tx, one, await _already_made(tx, one, missing))
         return replace(firing, runs=tuple(run for run, _ in kept)), [job for _, job in kept]
 
-    async def _release_held_runs(self, tx: Transaction) -> int:
+    async def _release_waiting_runs(self, tx: Transaction) -> int:
         waiting = await schedules.freed(tx, SCHEDULES_PER_TRANSACTION)
         if not waiting:
             return 0

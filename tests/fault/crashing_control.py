@@ -91,7 +91,7 @@ async def step_is_late(rig: Rig, at: At) -> None:
         await died(node, at)
         moved = await rig.sql("SELECT count(*) FROM saga_instances WHERE state = 'COMPENSATING'")
         owed = await rig.sql("SELECT count(*) FROM outbox WHERE type = 'cmd.drop'")
-        assert (moved == owed == [(0,)]) == (at.point == "wakeups.before_commit"), (moved, owed)
+        assert (moved == owed == [(0,)]) == (at.point == "timers.before_commit"), (moved, owed)
         _, url = rig.node(port=None, **env)
         await rig.ready(url)
         await eventually(lambda: _brief_has_failed(rig), deadline=20, every=0.1, message="every saga fails")
@@ -259,7 +259,7 @@ async def _proved(rig: Rig, at: At, before: str, after: str) -> None:
     ((sent,),) = await rig.sql(f"SELECT count(*) FROM apps WHERE {after}")
     owes = f"SELECT count(*) FROM outbox WHERE id IN (SELECT command_id FROM apps WHERE {after})"
     ((owed,),) = await rig.sql(owes)
-    if at.point == "wakeups.before_commit":
+    if at.point == "timers.before_commit":
         assert waiting > sent == 0, (waiting, sent)
     else:
         assert sent == owed > 0, (waiting, sent, owed)

@@ -12,7 +12,7 @@ HEAD = """
 import asyncio, fcntl, multiprocessing, os, signal, socket, sys, threading, time
 from pathlib import Path
 from orchestrix import fork_safety
-from orchestrix.bootstrap.factories import StopSignals
+from orchestrix.bootstrap.stop_signals import StopSignals
 from orchestrix.cli import devfile
 from orchestrix.lifecycle import run_to_the_end
 

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from orchestrix.bootstrap.factories import StopSignals
+from orchestrix.bootstrap.stop_signals import StopSignals
 
 STUBBORN = """
 import asyncio, threading
-from orchestrix.bootstrap.factories import StopSignals
+from orchestrix.bootstrap.stop_signals import StopSignals
 
 def last():
     print("cut off", flush=True)
@@ -49,7 +49,7 @@ def test_a_second_order_to_stop_ends_a_process_that_hangs(first: signal.Signals,
 
 BUSY = """
 import asyncio, time
-from orchestrix.bootstrap.factories import StopSignals
+from orchestrix.bootstrap.stop_signals import StopSignals
 
 async def main():
     with StopSignals(lambda: print("cut off", flush=True)):

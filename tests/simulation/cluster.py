@@ -21,9 +21,9 @@ from sqlalchemy import text
 
 from orchestrix import clock
 from orchestrix.broker.topology import cluster_topology
-from orchestrix.cluster.coordinator import Coordinator
 from orchestrix.cluster.member import ClusterMember
 from orchestrix.cluster.membership import Identity
+from orchestrix.cluster.rejoining_member import RejoiningMember
 from orchestrix.config.settings import ClusterSettings
 from orchestrix.domain.leases import NOBODY, Fence, LeaderMode
 from orchestrix.domain.nodes import LIVE
@@ -133,7 +133,7 @@ class NodeMember(Member):
     """A coordinator."""
 
     realm: Cluster
-    coordinator: Coordinator | None = None
+    coordinator: RejoiningMember | None = None
     work: Nothing | None = None
 
     @property
@@ -149,7 +149,7 @@ class NodeMember(Member):
         client = SqliteClient(self.realm.file)
         process.on_death.append(client.disconnect)
         database, ids = client.database(), _ids(process.name)
-        self.coordinator = Coordinator(lambda: self._life(next(ids), database))
+        self.coordinator = RejoiningMember(lambda: self._life(next(ids), database))
         await self.coordinator.start()
         await self.stopping.wait()
         await self.coordinator.stop()

@@ -20,7 +20,7 @@ from orchestrix.cluster import member
 from orchestrix.cluster.leadership import Leadership
 from orchestrix.cluster.lease_store import LeaseStore
 from orchestrix.domain.leases import Fence
-from orchestrix.jobs import coordinator
+from orchestrix.jobs import job_coordinator
 from orchestrix.jobs.events import BatchResult, ChannelBatch, JobEventListener
 from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import Service
@@ -112,5 +112,5 @@ def noted() -> Iterator[None]:
     """Nodes that are made meanwhile say under which term and epoch they write."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(member, "Leadership", FencedLeadership)
-        patch.setattr(coordinator, "JobEventListener", NotedEvents)
+        patch.setattr(job_coordinator, "JobEventListener", NotedEvents)
         yield

@@ -12,13 +12,13 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.bootstrap.cluster import ClusterLinks
-from orchestrix.bootstrap.factories import DatabaseWatch
+from orchestrix.bootstrap.health_checks import DatabaseWatch
 from orchestrix.broker.port import WantedTopology
 from orchestrix.broker.topology import STOPS, saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.domain.jobs import FINAL
 from orchestrix.domain.leases import Fence, LeaderMode
-from orchestrix.jobs.coordinator import JobCoordinator
+from orchestrix.jobs.job_coordinator import JobCoordinator
 from orchestrix.node import Node, build_node
 from orchestrix.saga.catalog import Catalog
 from orchestrix.testing.broker.client import MemoryBroker

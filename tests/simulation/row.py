@@ -154,7 +154,7 @@ class RowSeat:
 
         await self._row.change(work)
 
-    async def arrive(self, fence: Fence) -> None:
+    async def record_first_write(self, fence: Fence) -> None:
         await self.write(fence)
 
     async def resign(self, fence: Fence) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from orchestrix import clock
 from orchestrix.broker.topology import JOB_HANDOFF, status_queue
-from orchestrix.jobs.coordinator import JobCoordinator
+from orchestrix.jobs.job_coordinator import JobCoordinator
 from orchestrix.testing.simulation.virtual_time import ProcessKilled, current_process, elapse
 from tests.simulation.clerk import Clerk
 from tests.simulation.house import NodeMember, Owners

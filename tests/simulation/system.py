@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from orchestrix import Compensation, Context, Hold, NothingToUndo, Permanent, RetryPolicy, Saga, Step, Transient, clock
-from orchestrix.bootstrap.factories import DatabaseWatch
+from orchestrix.bootstrap.health_checks import DatabaseWatch
 from orchestrix.broker.port import Outgoing
 from orchestrix.broker.topology import EVENTS, saga_topology
 from orchestrix.config.settings import Settings

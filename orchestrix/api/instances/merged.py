@@ -8,7 +8,7 @@ from typing import Final
 from orchestrix.api import pagination
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.commands import out
+from orchestrix.saga.commands import pending_command
 from orchestrix.saga.messages import MAX_ID
 from orchestrix.saga.state import Instance
 
@@ -43,5 +43,5 @@ def behind(order: str, cursor: str | None, *, newest_first: bool = False) -> tup
 def step_of(catalog: Catalog, one: Instance) -> str | None:
     """The step whose command is outstanding, or that is being undone."""
     saga = catalog.of(one)
-    here = out(saga, one) if saga else None
+    here = pending_command(saga, one) if saga else None
     return here.step.name if here else one.progress.awaited

@@ -13,7 +13,7 @@ from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
-from orchestrix.saga.commands import NEVER, PendingCommand, expected, out
+from orchestrix.saga.commands import NEVER, PendingCommand, expected, pending_command
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
 
@@ -43,7 +43,7 @@ class SagaFacts:
     @property
     def command(self) -> PendingCommand | None:
         """The command in flight."""
-        return out(self.saga, self.instance)
+        return pending_command(self.saga, self.instance)
 
     @property
     def queue(self) -> tuple[int, int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrix.saga.commands import out
+from orchestrix.saga.commands import pending_command
 from orchestrix.saga.compensation import in_flight
 from orchestrix.saga.definition import COMPLETED, Saga, Step
 from orchestrix.saga.state import Instance
@@ -27,7 +27,7 @@ def in_flight_note(saga: Saga, instance: Instance) -> str:
 
     Empty where nothing may be in flight.
     """
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     if here is None or not in_flight(instance):
         return ""
     what = "The undo" if here.undoes else "The step" if here.job is None else "Its job"

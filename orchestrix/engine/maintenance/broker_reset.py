@@ -21,7 +21,7 @@ from orchestrix.quantities import counted
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
 
-log = logging.getLogger("orchestrix.incarnation")
+log = logging.getLogger("orchestrix.broker_reset")
 
 INSTANCES_PER_TRANSACTION = 500
 TAKEOVER_TIMEOUT_S = 3.0

@@ -201,7 +201,7 @@ class _Migration:
 
     def _is_due(self, one: Instance, held: bool) -> bool:
         judged = self._judge(one, held)
-        if not isinstance(judged, MigrationRefusal) or not judged.out:
+        if not isinstance(judged, MigrationRefusal) or not judged.in_flight:
             return True
         return self._waits and migrates_until(one, self._database.now() + MIGRATION_MARK_LIFETIME / 2) is None
 
@@ -235,7 +235,7 @@ class _Migration:
         judged = [(one, self._judge(one, one.id in held)) for one in rows if self._concerns(one)]
         batch = _Batch()
         for one, verdict in judged:
-            if isinstance(verdict, MigrationRefusal) and not (verdict.out and self._asked.wait_s > 0):
+            if isinstance(verdict, MigrationRefusal) and not (verdict.in_flight and self._asked.wait_s > 0):
                 batch.refused.append(_refused(one, verdict.reason))
             else:
                 batch.migrated += 1
@@ -260,7 +260,7 @@ class _Migration:
             verdict = self._judge(one, one.id in held)
             if isinstance(verdict, SagaTransition):
                 moved.append((one, verdict))
-            elif verdict.out and self._asked.wait_s > 0:
+            elif verdict.in_flight and self._asked.wait_s > 0:
                 out.append(one)
                 batch.left[one.id] = _refused(one, f"{verdict.reason}; not finished within {self._asked.wait_s:g} s")
             else:
@@ -292,7 +292,7 @@ class _Migration:
         until = self._database.now() + MIGRATION_MARK_LIFETIME if self._waits else None
         changed = [marked(one, until) for one in out]
         differ = [new for old, new in zip(out, changed, strict=True) if old.progress != new.progress]
-        await instances.doubt(tx, self._pair, differ)
+        await instances.write_progress(tx, self._pair, differ)
 
     async def _store(self, tx: Transaction, moved: Sequence[tuple[Instance, SagaTransition]]) -> None:
         if not moved:

@@ -128,7 +128,7 @@ class JobHandoffPublisher:
             await self._publish(given, _jobs_at(steps, HandoffStep.PUBLISH), reason)
             if not await self._give_up(given, _jobs_at(steps, HandoffStep.ORPHAN_PENDING), reason):
                 return taken
-            if _jobs_at(steps, HandoffStep.FORCE):
+            if _jobs_at(steps, HandoffStep.FORCE_SHUTDOWN):
                 log.warning("no other node took over %s in time", counted(len(given), "job"))
                 return taken
             if given:

@@ -210,7 +210,7 @@ class JobHandoffSubscriber:
                 dead.append((delivery, str(refused)))
         if dead:
             await publish_dead_letter(self._broker, consumer, dead)
-            crash.point("jobs.take.after_burial")
+            crash.point("jobs.take.after_dead_letter")
         return found
 
 

@@ -37,12 +37,12 @@ class LeaderContext:
         """What `work` returns, written as the leader of this term unless it is nothing. Raises `StaleTermError`."""
         done = await self.database.run(partial(self._fenced, work))
         if done:
-            crash.point("jobs.sweep.after_commit")
+            crash.point("jobs.rescue.after_commit")
         return done
 
     async def _fenced(self, work: Callable[[Transaction], Awaitable[list[T]]], tx: Transaction) -> list[T]:
         done = await work(tx)
         if done:
             await leases.check(tx, self.fence)
-            crash.point("jobs.sweep.before_commit")
+            crash.point("jobs.rescue.before_commit")
         return done

@@ -102,7 +102,7 @@ async def resign(tx: Transaction, fence: Fence) -> None:
     await _write(tx, fence, {"lease_until": now, "resigned_at": now} if now else None)
 
 
-async def arrive(tx: Transaction, fence: Fence) -> None:
+async def record_first_write(tx: Transaction, fence: Fence) -> None:
     """Notes the first write of the term's leader. Raises `StaleTermError` if a newer term began."""
     arrived = update(handovers).where(handovers.c.term == fence.term, handovers.c.ended_at.is_(None))
     await tx.execute(arrived.values(ended_at=tx.dialect.clock(tx.now())))

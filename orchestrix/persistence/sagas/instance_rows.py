@@ -106,7 +106,7 @@ def movement(pair: SagaTables) -> BulkUpdate:
 
 
 @cache
-def rewaking(pair: SagaTables) -> BulkUpdate:
+def timer_update(pair: SagaTables) -> BulkUpdate:
     return BulkUpdate(
         pair.instances,
         match=("id", "version"),
@@ -116,7 +116,7 @@ def rewaking(pair: SagaTables) -> BulkUpdate:
 
 
 @cache
-def doubting(pair: SagaTables) -> BulkUpdate:
+def progress_update(pair: SagaTables) -> BulkUpdate:
     # Some databases find what they have changed by comparing it, which no JSON can be: so one more column is written.
     return BulkUpdate(pair.instances, match=("id", "version"), change=("attempt", "progress"), guard=_LIVE)
 

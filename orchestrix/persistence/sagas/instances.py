@@ -17,7 +17,6 @@ from orchestrix.persistence.dialects.port import Row
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.sagas.instance_pages import After, InstanceFilter, InstanceOrder, order, queries, sort_value
 from orchestrix.persistence.sagas.instance_rows import (
-    doubting,
     insertion,
     instance_of,
     instances_of,
@@ -26,8 +25,9 @@ from orchestrix.persistence.sagas.instance_rows import (
     movement,
     moving_values,
     name_of,
-    rewaking,
+    progress_update,
     selection,
+    timer_update,
     values_of,
 )
 from orchestrix.persistence.sagas.saga_tables import APPS, SagaTables
@@ -39,7 +39,7 @@ from orchestrix.saga.state import DEADLINE, PAUSED, UNSENT, Instance
 __all__ = [
     "After",
     "InstanceFilter",
-    "Rewake",
+    "TimerUpdate",
     "by_key",
     "changes",
     "confirmed_late",
@@ -55,11 +55,11 @@ __all__ = [
     "next_wake",
     "overdue",
     "page",
-    "rewake",
     "share_lock",
     "sort_value",
     "to_redispatch",
     "update",
+    "update_timers",
     "versions",
 ]
 
@@ -68,7 +68,7 @@ Version = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Rewake:
+class TimerUpdate:
     """Another wake-up for an instance that is still at `version`; it is not in its history."""
 
     id: int
@@ -156,23 +156,23 @@ def changes(pair: SagaTables, changed: Sequence[tuple[int, Instance]]) -> tuple[
     return movement(pair), rows
 
 
-async def rewake(tx: Transaction, pair: SagaTables, rows: Sequence[Rewake]) -> None:
+async def update_timers(tx: Transaction, pair: SagaTables, rows: Sequence[TimerUpdate]) -> None:
     """Sets other wake-up times where the version is unchanged and the engine still acts by itself."""
     values = [
         (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms, row.sent_at, row.hindered_by)
         for row in sorted(rows, key=lambda row: row.id)
     ]
     if values:
-        await tx.dialect.update(tx, rewaking(pair), values)
+        await tx.dialect.update(tx, timer_update(pair), values)
 
 
-async def doubt(tx: Transaction, pair: SagaTables, changed: Sequence[Instance]) -> None:
+async def write_progress(tx: Transaction, pair: SagaTables, changed: Sequence[Instance]) -> None:
     """Writes another progress where the version is unchanged."""
     rows = [
         (one.id, one.version, one.attempt, one.progress.to_json()) for one in sorted(changed, key=lambda one: one.id)
     ]
     if rows:
-        await tx.dialect.update(tx, doubting(pair), rows)
+        await tx.dialect.update(tx, progress_update(pair), rows)
 
 
 async def confirmed_late(tx: Transaction, pair: SagaTables, rows: Sequence[tuple[int, str, int]]) -> None:

@@ -21,7 +21,7 @@ from orchestrix.saga.commands import (
     given,
     issued,
     job_at_work,
-    out,
+    pending_command,
     progressed,
     step_at_work,
     unfrozen,
@@ -90,7 +90,7 @@ def _possible(saga: Saga, instance: Instance) -> set[SagaAction]:
     if instance.state in saga.path and instance.blocker != CLONED and saga.step_in(instance.state):
         found.add(SagaAction.SKIP)
     found |= _by_wait(instance)
-    return found if out(saga, instance) is not None else found - {SagaAction.RETRY}
+    return found if pending_command(saga, instance) is not None else found - {SagaAction.RETRY}
 
 
 def _by_wait(instance: Instance) -> set[SagaAction]:
@@ -178,7 +178,7 @@ def _retry(saga: Saga, instance: Instance, ask: ActionRequest, inputs: Transitio
         return _acted(_undo_again(saga, instance, ask, inputs))
     if instance.blocker == HELD:
         return _acted(_held_again(saga, instance, ask, inputs))
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     assert here is not None, "only a pending command can be retried"
     same, row = _same_state(saga, instance, ask, inputs)
     now = armed(replace(same, blocker=None), here.reason, here.wait, inputs.now)
@@ -189,7 +189,7 @@ def _held_again(saga: Saga, instance: Instance, ask: ActionRequest, inputs: Tran
     """A new attempt of the held step, with all the tries of its policy. Whether earlier ones had effects stays
     unknown."""
     same, row = _same_state(saga, instance, ask, inputs)
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     assert here is not None, "only a step can be held"
     former = (instance.command_id,) if instance.command_id else ()
     fresh = unfrozen(progressed(same, sent=(*instance.progress.sent, *former)), inputs.now)
@@ -218,7 +218,7 @@ def _run_again(saga: Saga, instance: Instance, ask: ActionRequest, inputs: Trans
 
 def _undo_again(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> SagaTransition:
     row = _row(saga, instance, ask, COMPENSATING, inputs)
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     assert here is not None, "a failed undo has a pending command"
     attempts = {**instance.progress.attempts, here.key: instance.attempt}
     back = progressed(move(saga, instance, COMPENSATING, row), attempts=attempts)
@@ -292,7 +292,7 @@ def _freed(saga: Saga, instance: Instance, reason: str, inputs: TransitionInputs
     """`instance` without its pause, which does not count as its time."""
     rest = timedelta(milliseconds=instance.wait_ms)
     free = unfrozen(progressed(replace(instance, blocker=None), resume=None, held=None), inputs.now)
-    here = out(saga, free)
+    here = pending_command(saga, free)
     if here is not None and reason != RETRY and not rest:  # it was late before the pause: not the attempt's fault
         rest = here.wait
     if here is not None and reason == UNSENT:

@@ -8,7 +8,14 @@ from datetime import datetime
 from typing import Final
 
 from orchestrix.saga.changes import MIGRATED
-from orchestrix.saga.commands import MAX_REASON, SagaTransition, TransitionInputs, migration_due, out, progressed
+from orchestrix.saga.commands import (
+    MAX_REASON,
+    SagaTransition,
+    TransitionInputs,
+    migration_due,
+    pending_command,
+    progressed,
+)
 from orchestrix.saga.compensation import in_flight, possible_effects
 from orchestrix.saga.definition import COMPLETED, Compensation, InvalidDataError, Order, Saga, Step
 from orchestrix.saga.effect_keys import first_name
@@ -62,10 +69,10 @@ class MigrationRoute:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRefusal:
-    """Why an instance cannot be migrated now. `out`: its step is in flight, and waiting helps."""
+    """Why an instance cannot be migrated now. `in_flight`: its step is in flight, and waiting helps."""
 
     reason: str
-    out: bool = False
+    in_flight: bool = False
 
 
 def check_maps(olds: Sequence[Saga], new: Saga, maps: NameMapping) -> None:
@@ -86,7 +93,8 @@ def migrated(
         return MigrationRefusal(refused[:MAX_REASON])
     if _in_hand(instance):
         return MigrationRefusal(
-            f"{_describe(route.old, instance)} was sent and may be running: --wait waits until it has ended", out=True
+            f"{_describe(route.old, instance)} was sent and may be running: --wait waits until it has ended",
+            in_flight=True,
         )
     return _moved(route, instance, inputs, actor)
 
@@ -263,7 +271,7 @@ def _never_sent(instance: Instance) -> bool:
 
 
 def _describe(saga: Saga, instance: Instance) -> str:
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     if here is None:
         return f"step {instance.progress.awaited}"
     return f"the undo of step {here.step.name}" if here.undoes else f"step {here.step.name}"
@@ -296,7 +304,7 @@ def _undoing(progress: InstanceProgress) -> set[str]:
 
 def _sent(saga: Saga, instance: Instance) -> set[str]:
     """The steps of which a command may have been sent, in any run."""
-    here = out(saga, instance)
+    here = pending_command(saga, instance)
     present = {here.step.name} if here is not None and not _never_sent(instance) else set()
     attempts = {key.partition(_UNDO)[0] for key in instance.progress.attempts}
     passed = {step.name for step in _passed(saga, instance)}
@@ -324,7 +332,7 @@ def _moved(route: MigrationRoute, instance: Instance, inputs: TransitionInputs, 
     )
     if (due := migration_due(instance, inputs.now)) is not None:
         after = replace(after, wake_at=max(due, inputs.now))
-    here = out(route.new, after)
+    here = pending_command(route.new, after)
     if fresh and here is not None:
         after = replace(after, attempt=max(after.attempt, after.progress.attempts.get(here.key, 0) + 1))
     row = StateChange(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orchestrix.bootstrap.context import NodeSignals
-from orchestrix.bootstrap.factories import DatabaseWatch
+from orchestrix.bootstrap.health_checks import DatabaseWatch
 from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.jobs.step_jobs import StepJobs

@@ -171,7 +171,7 @@ class CommandReporter:
             await self._in_flight.reported(commands)
             _log_reports(reports)
         if strays:
-            crash.point("worker.after_burial")
+            crash.point("worker.after_dead_letter")
             await self._in_flight.consumer.acknowledge(strays)
 
     def _forget(self, report: CommandReport) -> None:

@@ -84,7 +84,7 @@ class JobExecution:
         task = asyncio.current_task()
         try:
             work = self._how(self._function.function, self._context)
-            return FunctionResult(await crash.within("worker.jobs.in_work", work))
+            return FunctionResult(await crash.within("worker.jobs.during_work", work))
         except BaseException as error:  # of any class: otherwise no status would be sent
             if isinstance(error, GeneratorExit) and ends_task(error, task):
                 raise

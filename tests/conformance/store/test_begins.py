@@ -13,7 +13,7 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas import begun_commands, command_queues, instances
 from orchestrix.persistence.sagas.begun_commands import BegunCommand
 from orchestrix.persistence.sagas.command_queues import TIMEOUT_BURST_SIZE, TIMEOUT_BURST_WINDOW, TimeoutBurst
-from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.instances import TimerUpdate
 from orchestrix.persistence.sagas.saga_tables import APPS, SagaTables
 from orchestrix.saga.state import Instance
 from orchestrix.worker.commands.state_guard import StateGuard
@@ -63,7 +63,7 @@ async def test_when_a_command_was_sent_is_kept_with_its_wait(database: Database,
     (one,) = await some(database, 1, pair, saga)
     at, sent = database.now() + MINUTE, one.updated_at + timedelta(microseconds=5)
     async with database.begin() as tx:
-        await instances.rewake(tx, pair, [Rewake(one.id, 1, at, "backlog", 9, sent)])
+        await instances.update_timers(tx, pair, [TimerUpdate(one.id, 1, at, "backlog", 9, sent)])
     kept = (await now(database, pair))[one.id]
     assert (kept.wake_reason, kept.sent_at, kept.sending) == ("backlog", sent, sent)
     async with database.begin() as tx:
@@ -76,7 +76,7 @@ async def test_a_worker_is_not_told_of_the_time_that_only_allows_for_the_queue(d
     (one,) = await some(database, 1, APPS, APP_PROVISIONING.name)
     guard, job, at = StateGuard(database), in_hand(one), database.now() + timedelta(minutes=9)
     async with database.begin() as tx:
-        await instances.rewake(tx, APPS, [Rewake(one.id, 1, at, "backlog", 60_000, one.updated_at)])
+        await instances.update_timers(tx, APPS, [TimerUpdate(one.id, 1, at, "backlog", 60_000, one.updated_at)])
     assert await guard.time_left(job) == 0.0
     async with database.begin() as tx:
         await begun_commands.note(tx, APPS, [BegunCommand(one.id, 1, str(one.command_id), at, 60_000)])

@@ -49,7 +49,7 @@ async def test_due_rows_are_handed_out_once(served: Database, served_peer: Datab
     now = served.now()
     begun = await some(served, 6)
     async with served.begin() as tx:
-        await instances.rewake(tx, APPS, [instances.Rewake(one.id, 1, now, "deadline", 1) for one in begun])
+        await instances.update_timers(tx, APPS, [instances.TimerUpdate(one.id, 1, now, "deadline", 1) for one in begun])
     async with served.begin() as tx, served_peer.begin() as other:
         first = await instances.due(tx, APPS, ["app"], 4)
         second = await instances.due(other, APPS, ["app"], 4)

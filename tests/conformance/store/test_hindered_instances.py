@@ -11,7 +11,7 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas import begun_commands, hindered_instances, instances
 from orchestrix.persistence.sagas.begun_commands import BegunCommand
 from orchestrix.persistence.sagas.hindered_instances import Waiting
-from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.instances import TimerUpdate
 from orchestrix.persistence.sagas.saga_tables import SagaTables
 from orchestrix.saga.state import Instance
 from tests.conformance.store.build import ended, some, stepped
@@ -42,7 +42,7 @@ async def test_a_timer_says_what_hinders_and_that_nothing_does_any_more(database
     at = one.created_at + timedelta(hours=1)
     for by in ("no_consumer", "backlog", None):
         async with database.begin() as tx:
-            await instances.rewake(tx, pair, [Rewake(one.id, 1, at, by or "deadline", 7, None, by)])
+            await instances.update_timers(tx, pair, [TimerUpdate(one.id, 1, at, by or "deadline", 7, None, by)])
         assert [found.hindered_by for found in await now(database, pair, one)] == [by]
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from orchestrix.errors import Invalid
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas import instances
-from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.instances import TimerUpdate
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables, saga_tables_of
 from orchestrix.saga.commands import NEVER
 from orchestrix.saga.state import DEADLINE, Instance, InstanceProgress
@@ -190,9 +190,11 @@ async def test_a_wake_up_moves_only_while_nothing_else_has(database: Database, o
     until = database.now() + timedelta(minutes=5)
     async with database.begin() as tx:
         await instances.update(tx, pair, changes)
-        await instances.rewake(tx, pair, [Rewake(id, 1, until, "unsent", 7) for id in (free.id, moved.id)])
-        await instances.rewake(tx, pair, [Rewake(id, 2, until, "unsent", 7) for id in (blocked.id, over.id)])
-        await instances.rewake(tx, pair, [])
+        await instances.update_timers(tx, pair, [TimerUpdate(id, 1, until, "unsent", 7) for id in (free.id, moved.id)])
+        await instances.update_timers(
+            tx, pair, [TimerUpdate(id, 2, until, "unsent", 7) for id in (blocked.id, over.id)]
+        )
+        await instances.update_timers(tx, pair, [])
     assert await current(database, pair, free.id) == replace(free, wake_at=until, wake_reason="unsent", wait_ms=7)
     for _, unchanged in changes:
         assert await current(database, pair, unchanged.id) == unchanged
@@ -204,8 +206,8 @@ async def test_a_doubt_is_written_where_nothing_has_changed(database: Database, 
     doubt = InstanceProgress(unanswered=True)
     async with database.begin() as tx:
         await instances.update(tx, pair, [(1, stepped(moved)), (1, ended(over))])
-        await instances.doubt(tx, pair, [replace(one, progress=doubt) for one in (over, moved, same)])
-        await instances.doubt(tx, pair, [])
+        await instances.write_progress(tx, pair, [replace(one, progress=doubt) for one in (over, moved, same)])
+        await instances.write_progress(tx, pair, [])
     assert await current(database, pair, same.id) == replace(same, progress=doubt)
     assert (await current(database, pair, moved.id)).progress == InstanceProgress()
     assert (await current(database, pair, over.id)).progress == InstanceProgress()
@@ -234,11 +236,11 @@ async def test_what_is_due_comes_oldest_first(database: Database, of: Of) -> Non
     now = database.now()
     first, second, third, later = await some(database, 4, pair, saga, now=now)
 
-    def at(instance: Instance, seconds: float) -> Rewake:
-        return Rewake(instance.id, 1, now + timedelta(seconds=seconds), DEADLINE, 1)
+    def at(instance: Instance, seconds: float) -> TimerUpdate:
+        return TimerUpdate(instance.id, 1, now + timedelta(seconds=seconds), DEADLINE, 1)
 
     async with database.begin() as tx:
-        await instances.rewake(tx, pair, [at(first, -30), at(third, -10), at(second, -20), at(later, 600)])
+        await instances.update_timers(tx, pair, [at(first, -30), at(third, -10), at(second, -20), at(later, 600)])
     async with database.begin() as tx:
         found = await instances.due(tx, pair, [saga, "unknown"], 2)
         assert [instance.id for instance in found] == [first.id, second.id]
@@ -256,7 +258,9 @@ async def test_the_next_wake_up_is_told_in_seconds(database: Database, of: Of) -
         assert await instances.next_wake(connection, pair, [saga]) == pytest.approx(60, abs=5)
         assert await instances.next_wake(connection, pair, ["unknown"]) is None
     async with database.begin() as tx:
-        await instances.rewake(tx, pair, [Rewake(one.id, 1, database.now() - timedelta(seconds=9), DEADLINE, 1)])
+        await instances.update_timers(
+            tx, pair, [TimerUpdate(one.id, 1, database.now() - timedelta(seconds=9), DEADLINE, 1)]
+        )
     async with database.read() as connection:
         assert await instances.next_wake(connection, pair, [saga]) == pytest.approx(-9, abs=5)
     assert other.wake_at is not None

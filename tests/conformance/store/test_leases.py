@@ -197,7 +197,7 @@ async def test_everything_of_an_old_term_is_refused(database: Database) -> None:
         lambda tx: leases.check(tx, old),
         lambda tx: leases.renew(tx, old, LeaderMode.BROKER, LEASE),
         lambda tx: leases.resign(tx, old),
-        lambda tx: leases.arrive(tx, old),
+        lambda tx: leases.record_first_write(tx, old),
         lambda tx: leases.check(tx, Fence(2, A)),
         lambda tx: leases.check(tx, Fence(3, B)),
     ):
@@ -221,11 +221,11 @@ async def test_who_resigns_leaves_at_once(database: Database) -> None:
 
 async def test_the_first_write_of_a_term_is_noted_once(database: Database) -> None:
     fence = await gained(database, bid(A))
-    await database.run(lambda tx: leases.arrive(tx, fence))
+    await database.run(lambda tx: leases.record_first_write(tx, fence))
     first = (await handovers(database))[0]
     assert first.ended_at is not None
     assert first.ended_at >= first.gained_at
-    await database.run(lambda tx: leases.arrive(tx, fence))
+    await database.run(lambda tx: leases.record_first_write(tx, fence))
     assert (await handovers(database))[0].ended_at == first.ended_at
 
 

@@ -17,7 +17,7 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs
 from orchestrix.persistence.sagas import instance_pages, instances, transitions
-from orchestrix.persistence.sagas.instances import InstanceFilter, Rewake
+from orchestrix.persistence.sagas.instances import InstanceFilter, TimerUpdate
 from orchestrix.persistence.sagas.saga_tables import APPS, SagaTables
 from orchestrix.persistence.sagas.stuck_filter import ExternalBlockers
 from orchestrix.persistence.sagas.transitions import OutboxBatch
@@ -90,7 +90,7 @@ async def test_a_batch_of_sagas_touches_its_own_rows(database: Database, of: Of,
         lambda tx: transitions.write(tx, pair, [(one.version - 1, one) for one in later], changes, owed),
         lambda tx: instances.update(tx, pair, [(one.version, stepped(one)) for one in later]),
         lambda tx: instances.update(tx, pair, [(99, stepped(one)) for one in later]),
-        lambda tx: instances.rewake(tx, pair, [Rewake(id, 3, tx.now(), "unsent", 7) for id in ids]),
+        lambda tx: instances.update_timers(tx, pair, [TimerUpdate(id, 3, tx.now(), "unsent", 7) for id in ids]),
         lambda tx: instances.confirmed_late(tx, pair, [(id, "other", 7) for id in ids]),
     ]
     for work in works:

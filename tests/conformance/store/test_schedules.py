@@ -312,15 +312,15 @@ async def test_queued_runs_begin_one_after_another(cluster: Cluster) -> None:
     assert first.wake_at is not None
     assert (first.wake_at < HELD_WAKE_AT, second.wake_at, third.wake_at) == (True, HELD_WAKE_AT, HELD_WAKE_AT)
     assert (await cluster.now(one)).last_outcome is FiringOutcome.QUEUED
-    assert await leader.release_held_runs() == 0, "the first has not ended"
+    assert await leader.release_waiting_runs() == 0, "the first has not ended"
     await cluster.move(first, "DISPATCHED", "RUNNING", "SUCCEEDED")
-    assert await leader.release_held_runs() == 1
-    assert await leader.release_held_runs() == 0
+    assert await leader.release_waiting_runs() == 1
+    assert await leader.release_waiting_runs() == 0
     _, second, third = await cluster.runs(one)
     assert second.wake_at is not None
     assert (second.wake_at <= cluster.database.now(), third.wake_at) == (True, HELD_WAKE_AT)
     await cluster.move(second, "DISPATCHED", "RUNNING", "FAILED", "DISPATCHED", "RUNNING")
-    assert await leader.release_held_runs() == 0, "it is in its second try"
+    assert await leader.release_waiting_runs() == 0, "it is in its second try"
 
 
 async def test_a_leader_of_an_older_term_lets_nothing_go(cluster: Cluster) -> None:
@@ -333,7 +333,7 @@ async def test_a_leader_of_an_older_term_lets_nothing_go(cluster: Cluster) -> No
     await cluster.move(first, "DISPATCHED", "RUNNING", "SUCCEEDED")
     await cluster.leader("b-1")
     with pytest.raises(StaleTermError):
-        await former.release_held_runs()
+        await former.release_waiting_runs()
     assert (await cluster.runs(one))[1].wake_at == HELD_WAKE_AT
 
 
@@ -353,7 +353,7 @@ async def test_the_previous_run_is_cancelled_and_waited_for(cluster: Cluster) ->
     first, second, third = await cluster.runs(one)
     assert (second.state, third.wake_at) == ("CANCELLED", HELD_WAKE_AT), "one that had not begun never will"
     await cluster.move(first, "CANCELLED")
-    assert await leader.release_held_runs() == 1
+    assert await leader.release_waiting_runs() == 1
     third = (await cluster.runs(one))[2]
     assert third.wake_at is not None
     assert third.wake_at < HELD_WAKE_AT
@@ -488,7 +488,7 @@ async def test_however_runs_are_made_one_may_begin_at_a_time(cluster: Cluster, p
         nonlocal most
         for _ in range(14):
             await leader.fire()
-            await leader.release_held_runs()
+            await leader.release_waiting_runs()
             ready = [job for job in await cluster.runs(one) if job.state == "PENDING" and job.wake_at != HELD_WAKE_AT]
             most = max(most, len(ready))
             for job in ready:

@@ -200,9 +200,9 @@ async def test_runs_are_not_let_go_by_a_term_that_is_over(led: Database) -> None
     await led.run(lambda tx: schedules.insert(tx, one))
     [held] = await inserted(led, pending(led, schedule_id=one.id, due_at=led.now(), wake_at=HELD_WAKE_AT))
     with pytest.raises(StaleTermError):
-        await scheduler(led, STALE).release_held_runs()
+        await scheduler(led, STALE).release_waiting_runs()
     assert await now(led, held) == held
-    assert await scheduler(led, MINE).release_held_runs() == 1
+    assert await scheduler(led, MINE).release_waiting_runs() == 1
 
 
 class Ear:

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas import instances
-from orchestrix.persistence.sagas.instances import Rewake
+from orchestrix.persistence.sagas.instances import TimerUpdate
 from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import NEVER, command_for
@@ -37,10 +37,10 @@ async def test_time_that_a_person_gives_reaches_the_worker(database: Database) -
     assert await guard.time_left(job) == pytest.approx(60, abs=10)
     at = database.now() + timedelta(minutes=10)
     async with database.begin() as tx:
-        await instances.rewake(tx, APPS, [Rewake(one.id, one.version, at, DEADLINE, 600_000)])
+        await instances.update_timers(tx, APPS, [TimerUpdate(one.id, one.version, at, DEADLINE, 600_000)])
     assert await guard.time_left(job) == pytest.approx(600, abs=10)
     async with database.begin() as tx:
-        await instances.rewake(tx, APPS, [Rewake(one.id, one.version, NEVER, DEADLINE, 600_000)])
+        await instances.update_timers(tx, APPS, [TimerUpdate(one.id, one.version, NEVER, DEADLINE, 600_000)])
     assert await guard.time_left(job) > 86_400
     async with database.begin() as tx:
         await instances.update(tx, APPS, [(one.version, ended(one))])

@@ -31,7 +31,7 @@ async def led(world: World, node_id: str, mode: LeaderMode = LeaderMode.BROKER, 
     bid = Candidacy(node_id, mode, by_token=True)
     fence = await world.database.run(lambda tx: leases.campaign(tx, bid, 30.0, noticed))
     assert fence is not None
-    await world.database.run(lambda tx: leases.arrive(tx, fence))
+    await world.database.run(lambda tx: leases.record_first_write(tx, fence))
     return fence
 
 

@@ -10,9 +10,9 @@ from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import LinkState
 from orchestrix.broker.topology import cluster_topology
 from orchestrix.cluster import member as lives
-from orchestrix.cluster.coordinator import Coordinator
 from orchestrix.cluster.member import ClusterMember
 from orchestrix.cluster.membership import Identity
+from orchestrix.cluster.rejoining_member import RejoiningMember
 from orchestrix.config.settings import ClusterSettings
 from orchestrix.domain.nodes import NodeState
 from orchestrix.persistence.cluster import nodes
@@ -95,7 +95,7 @@ async def test_a_process_leaves_though_its_next_life_could_not_begin(broker_url:
     link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
     life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, QUICK)
     made = [life]
-    coordinator = Coordinator(lambda: made.pop())  # there is no second one
+    coordinator = RejoiningMember(lambda: made.pop())  # there is no second one
     await coordinator.start()
     await asyncio.wait_for(coordinator.joined(), 5)
     life.membership.found_dead.set()
@@ -109,7 +109,7 @@ async def test_a_process_that_has_resigned_does_not_join_again(broker_url: str, 
     link = AmqpBroker(broker_url, name="a", topology=cluster_topology("a-1"))
     life = ClusterMember(Identity("a-1", "a", ("coordinator",)), database, link, QUICK)
     made = [life]
-    coordinator = Coordinator(lambda: made.pop())
+    coordinator = RejoiningMember(lambda: made.pop())
     await coordinator.start()
     await asyncio.wait_for(coordinator.joined(), 5)
     await asyncio.wait_for(coordinator.resign(), 5)

@@ -24,7 +24,7 @@ from orchestrix.config.settings import ClusterSettings, JobsSettings
 from orchestrix.domain.jobs import JobAttempt, JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs.cancellation import JobCanceller
-from orchestrix.jobs.coordinator import JobCoordinator, JobDependencies, JobSignals
+from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies, JobSignals
 from orchestrix.jobs.submission import JobRequest, JobSubmitter
 from orchestrix.lifecycle import DrainSignal, Service, Services, WakeSignal
 from orchestrix.outbox.relay import OutboxRelay

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from orchestrix.bootstrap.factories import DatabaseWatch
+from orchestrix.bootstrap.health_checks import DatabaseWatch
 from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.port import Consumer, Delivery, Outcome, Outgoing, Queue, Topology
 from orchestrix.broker.topology import COMMANDS, DEAD, EVENTS, saga_topology

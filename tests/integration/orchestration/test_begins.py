@@ -200,7 +200,7 @@ async def test_how_far_a_queue_is_comes_to_other_nodes(rig: Rig, how: str) -> No
 
 
 async def test_a_wave_of_time_outs_is_said_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "orchestrix.wakeups")
+    caplog.set_level(logging.WARNING, "orchestrix.timers")
     await rig.wakeups.start()
     for number in range(TIMEOUT_BURST_SIZE + 2):
         await rig.begin(f"late-{number}", saga="hasty")

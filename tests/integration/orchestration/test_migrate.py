@@ -48,7 +48,7 @@ async def mark(rig: Rig, one: Instance, seconds: float = 20) -> None:
     here = await rig.now(one)
     async with rig.database.begin() as tx:
         until = tx.now() + timedelta(seconds=seconds)
-        await instances.doubt(tx, INSTANCES, [marked(here, until)])
+        await instances.write_progress(tx, INSTANCES, [marked(here, until)])
 
 
 async def moved(rig: Rig) -> MigrationResult:

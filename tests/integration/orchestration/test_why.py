@@ -257,7 +257,7 @@ async def undo_waiting_for_a_retry(rig: Rig) -> Instance:
 async def waiting_for_a_migration(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     async with rig.database.begin() as tx:
-        await instances.doubt(tx, APPS, [marked(app, tx.now() + timedelta(seconds=30))])
+        await instances.write_progress(tx, APPS, [marked(app, tx.now() + timedelta(seconds=30))])
     rig.report(app, "evt.gitRepoCreated")
     return await rig.reached(app, "REGISTERING")
 

@@ -14,7 +14,7 @@ from orchestrix.bootstrap.engine import follow_catalog
 from orchestrix.config.settings import Settings
 from orchestrix.dead_letters import redrive
 from orchestrix.domain.leases import Fence
-from orchestrix.jobs.coordinator import JobCoordinator
+from orchestrix.jobs.job_coordinator import JobCoordinator
 from orchestrix.lifecycle import WakeSignal
 from orchestrix.node import Node, build_node
 from orchestrix.persistence.engine import Database

@@ -14,7 +14,7 @@ import pytest
 from orchestrix import server
 from orchestrix.api.guards.connections import Server
 from orchestrix.bootstrap.dev_worker import DevWorker
-from orchestrix.bootstrap.factories import given_up
+from orchestrix.bootstrap.stop_signals import given_up
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import Health
 from orchestrix.node import Node

@@ -28,9 +28,9 @@ LIMITS = HandoffLimits()
         ("C", HandoffProgress(3, marked=True), 15.0, HandoffStep.WAIT),
         ("C", HandoffProgress(3, acked=True, marked=True), 40.0, HandoffStep.REMOVED),
         ("C", HandoffProgress(3, marked=True), 44.99, HandoffStep.WAIT),
-        ("C", HandoffProgress(3, marked=True), 45.0, HandoffStep.FORCE),
-        ("D", HandoffProgress(3), 60.0, HandoffStep.FORCE),
-        ("D", HandoffProgress(0), 61.0, HandoffStep.FORCE),
+        ("C", HandoffProgress(3, marked=True), 45.0, HandoffStep.FORCE_SHUTDOWN),
+        ("D", HandoffProgress(3), 60.0, HandoffStep.FORCE_SHUTDOWN),
+        ("D", HandoffProgress(0), 61.0, HandoffStep.FORCE_SHUTDOWN),
         ("D", HandoffProgress(3, acked=True), 61.0, HandoffStep.REMOVED),
     ],
 )
@@ -58,7 +58,7 @@ def test_when_there_is_something_to_do_again(offer: HandoffProgress, at: float) 
 def test_the_hard_limit_cuts_the_wait_for_late_answers_short() -> None:
     short = HandoffLimits(ack=1.0, tries=3, hard=10.0)
     assert next_check(HandoffProgress(3, marked=True), short) == 10.0
-    assert next_step(HandoffProgress(3, marked=True), 10.0, short) is HandoffStep.FORCE
+    assert next_step(HandoffProgress(3, marked=True), 10.0, short) is HandoffStep.FORCE_SHUTDOWN
 
 
 def test_an_offer_without_answer_is_made_three_times() -> None:

@@ -15,7 +15,7 @@ from orchestrix.saga.actions.clone import held_clone
 from orchestrix.saga.actions.control import act, allowed
 from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, ActionResult, SagaAction
 from orchestrix.saga.advance import advance
-from orchestrix.saga.commands import NEVER, SagaTransition, TransitionInputs, command_for, key_of, out
+from orchestrix.saga.commands import NEVER, SagaTransition, TransitionInputs, command_for, key_of, pending_command
 from orchestrix.saga.definition import TERMINAL, InvalidDataError
 from orchestrix.saga.messages import StepError
 from orchestrix.saga.state import (
@@ -318,7 +318,7 @@ class Story:
         one = self.instance
         assert (one.wake_at is None) == (one.wake_reason is None)
         assert one.live == (one.state not in TERMINAL) == ((one.wake_at is None) != (one.blocker is None))
-        waits = out(self.saga, one) is not None
+        waits = pending_command(self.saga, one) is not None
         if one.live:
             assert waits != (one.progress.awaited is not None), "what is live waits for one answer"
             assert one.command_id is not None
@@ -359,7 +359,7 @@ class Story:
         if not self._is_freed():
             return
         name = self.instance.progress.awaited
-        here = out(self.saga, self.instance)
+        here = pending_command(self.saga, self.instance)
         if self.instance.wake_reason == RETRY:
             self.happens(Elapsed())
         elif here is not None:

@@ -279,7 +279,7 @@ def test_nobody_waits_any_more() -> None:
 def test_what_is_out_is_waited_for() -> None:
     result = to(trip())
     assert isinstance(result, MigrationRefusal)
-    assert (result.out, result.reason) == (
+    assert (result.in_flight, result.reason) == (
         True,
         "step flight was sent and may be running: --wait waits until it has ended",
     )

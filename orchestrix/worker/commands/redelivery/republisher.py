@@ -64,9 +64,9 @@ class CommandRepublisher:
         """Returns when each is confirmed and acknowledged, or its channel is lost, however long that takes."""
         left, failures = list(commands), 0
         while left := [command for command in left if any(self._consumer.alive(one) for one in command.deliveries)]:
-            crash.point("worker.aside.before_publish")
+            crash.point("worker.set_aside.before_publish")
             publishing = self._broker.publish([republished(command, alone=alone) for command in left])
-            results = await crash.within("worker.aside.after_publish", publishing)
+            results = await crash.within("worker.set_aside.after_publish", publishing)
             pairs = list(zip(left, results, strict=True))
             await self._acknowledge([command for command, result in pairs if result.outcome is Outcome.CONFIRMED])
             await self._refuse([command for command, result in pairs if result.outcome is Outcome.REFUSED])
@@ -77,7 +77,7 @@ class CommandRepublisher:
 
     async def _acknowledge(self, commands: Sequence[CommandDelivery]) -> None:
         if commands:
-            crash.point("worker.aside.after_confirm")
+            crash.point("worker.set_aside.after_confirm")
             await self._consumer.acknowledge([one for command in commands for one in command.deliveries], grow=False)
 
     async def _refuse(self, commands: Sequence[CommandDelivery]) -> None:

@@ -1,4 +1,4 @@
-"""Cluster coordinator: keeps a process a member of the cluster, under a new id after each declared death."""
+"""Rejoining member: keeps a process a member of the cluster, under a new id after each declared death."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrix.lifecycle import backoff, ended
 log = logging.getLogger("orchestrix.cluster")
 
 
-class Coordinator:
+class RejoiningMember:
     """Runs one `ClusterMember` after the other. `make` makes one; it is called again, for a new id, after a death."""
 
     def __init__(self, make: Callable[[], ClusterMember]) -> None:
