@@ -70,6 +70,28 @@ def test_files_that_are_named_exist() -> None:
     assert [place for place in places if not (ROOT / place).exists()] == []
 
 
+def missing(rows: str) -> list[str]:
+    """What the rows of "Where to find it" name, and the library does not have."""
+    library = ROOT / "orchestrix"
+    named = re.findall(r"`([a-z_/]+(?:\.py|/))`(?: `(?:\w+\.)?(\w+)`)?", rows)
+    return [
+        f"{place} {name}".strip()
+        for place, name in named
+        if not (library / place).exists() or (name and not re.search(rf"\b{name}\b", (library / place).read_text()))
+    ]
+
+
+def test_what_is_to_be_found_somewhere_is_there() -> None:
+    rows = TEXT.split("| question |")[1].split("\n## ")[0]
+    assert rows.count("\n| ") > 30
+    assert missing(rows) == []
+
+
+def test_a_place_without_what_it_names_is_found() -> None:
+    rows = "| a | `saga/steps.py` `RetryPolicy.wait` | `saga/gone.py`, `server.py` `_gone`, `cli/commands/` |"
+    assert missing(rows) == ["saga/gone.py", "server.py _gone"]
+
+
 def test_sequence_names_every_message_of_the_saga() -> None:
     sequence = DIAGRAMS[1]
     assert all(step.command in sequence and step.event in sequence for step in APP_PROVISIONING.steps)
