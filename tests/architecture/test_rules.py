@@ -53,7 +53,6 @@ KEEP_TIME = {
     "tests/integration/orchestration/test_slow_place.py",
     "tests/simulation/test_stories.py",
     "tests/unit/workers/test_authors_ways.py",
-    "tests/unit/workers/test_begins.py",
     "tests/unit/workers/test_deaths.py",
     "tests/unit/workers/town.py",
 }

@@ -168,6 +168,7 @@ async def test_a_new_file_is_nothing_to_miss(tmp_path: Path) -> None:
     for _ in range(2):
         await database.ping()
     await database.close()
+    assert (tmp_path / "deep" / "new.db").is_file()
 
 
 async def test_a_look_makes_neither_file_nor_folder(tmp_path: Path) -> None:

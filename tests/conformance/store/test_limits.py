@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy import text
 
@@ -106,3 +108,4 @@ async def test_a_folder_that_is_missing_is_made(sqlite_url: str) -> None:
     database = Database(deeper, make=True)
     await database.ping()
     await database.close()
+    assert Path(deeper.removeprefix("sqlite+aiosqlite:///")).is_file()

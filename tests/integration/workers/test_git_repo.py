@@ -184,8 +184,12 @@ async def test_what_a_killed_worker_left_behind_is_no_obstacle(create: Handler, 
 
 def test_a_worker_starts_while_another_finishes_its_repository(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root.mkdir()
-    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter([root / ".unfinished-7-seen-and-gone"]))
+    (root / ".unfinished-8-old").mkdir()
+    os.utime(root / ".unfinished-8-old", (0, 0))
+    left = [root / ".unfinished-7-seen-and-gone", root / ".unfinished-8-old"]
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(left))
     git_repo._sweep(root)
+    assert names(root) == [], "the one that is gone does not keep it from the next one"
 
 
 async def test_a_cancelled_step_leaves_neither_process_nor_folder(

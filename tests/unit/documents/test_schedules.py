@@ -31,7 +31,8 @@ def test_the_commands_can_be_typed() -> None:
 
 
 def test_the_body_is_accepted() -> None:
-    NewSchedule.model_validate(json.loads(block(PAGE, "json", "nightly-report")), strict=True)
+    body = NewSchedule.model_validate(json.loads(block(PAGE, "json", "nightly-report")), strict=True)
+    assert body.name == "nightly-report"
 
 
 def rows() -> list[list[str]]:

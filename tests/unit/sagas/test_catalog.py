@@ -49,9 +49,11 @@ def test_a_saga_of_the_same_shape_under_other_names_is_welcome() -> None:
 
 
 def test_the_same_step_name_in_two_sagas_is_no_conflict() -> None:
-    Catalog(
+    catalog = Catalog(
         [saga("x", name="run", command="cmd.a", event="evt.a"), saga("y", name="run", command="cmd.b", event="evt.b")]
     )
+    owners = [catalog.command(command) for command in ("cmd.a", "cmd.b")]
+    assert [one.saga.name for one in owners if one is not None] == ["x", "y"]
 
 
 def test_owners() -> None:

@@ -65,6 +65,7 @@ def test_virtual_hosts_come_with_permissions_and_go(api: Api) -> None:
 def test_a_virtual_host_that_is_gone_already_is_no_error(api: Api) -> None:
     api.answer = 404
     ManagedBroker("amqp://rabbit", api.url).change_vhosts([], ["old"])
+    assert [line.split()[0] for line in api.asked] == ["DELETE"]
 
 
 def test_a_refusal_is_said(api: Api) -> None:

@@ -12,7 +12,7 @@ import pytest
 from orchestrix import Command, Context, clock
 from orchestrix.broker.port import Outcome, Outgoing, Published
 from tests.fakes.time import Shifted
-from tests.support import eventually
+from tests.support import eventually, holds
 
 from .rig import CREATE, Rig, command
 from .test_worker import Gate, make
@@ -53,8 +53,7 @@ async def test_work_that_lasts_a_quarter_of_its_time_is_told_of(rig: Rig, time: 
     rig.send(1, sent_at=seconds_ago(10))
     await gate.has_begun(1)
     time.advance(14)
-    await asyncio.sleep(0.1)
-    assert not rig.bodies(STARTED)
+    await holds(lambda: not rig.bodies(STARTED), during=0.1)
     time.advance(2)
     await eventually(lambda: rig.bodies(STARTED), deadline=5)
     gate.open.set()
@@ -67,8 +66,7 @@ async def test_short_work_is_never_told_of(rig: Rig) -> None:
     rig.put(command(2, timeout_ms=100))
     rig.rows.put(2)
     await rig.settled()
-    await asyncio.sleep(0.1)
-    assert not rig.bodies(STARTED)
+    await holds(lambda: not rig.bodies(STARTED), during=0.1)
 
 
 async def test_the_result_is_never_followed_by_the_begin(rig: Rig, time: Shifted) -> None:
@@ -87,8 +85,7 @@ async def test_the_result_is_never_followed_by_the_begin(rig: Rig, time: Shifted
     await eventually(lambda: tries, deadline=5)
     gate.open.set()
     await rig.settled()
-    await asyncio.sleep(0.1)
-    assert tries[-1] == "evt.gitRepoCreated"
+    await holds(lambda: tries[-1] == "evt.gitRepoCreated", during=0.1)
     assert worker.counts.started == 0
 
 
@@ -128,8 +125,7 @@ async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_clo
     rig.rows.put(1, command_id="m-9")  # its deadline is over
     rig.rows.put(2, command_id="m-9")
     time.advance(60 + 9)
-    await asyncio.sleep(0.1)
-    assert "its slot is blocked" not in caplog.text, "it may still come to its end"
+    await holds(lambda: "its slot is blocked" not in caplog.text, during=0.1, message="it may still come to its end")
     time.advance(2)
     await eventually(lambda: rig.consumer.paused, deadline=5, message="it takes nothing more")
     told = [one.message for one in caplog.records if "its slot is blocked" in one.message]
@@ -137,8 +133,7 @@ async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_clo
     assert "slots left: 0 of 2" in told[1]
     assert not rig.broker.queue(CREATE).unacked, "nothing that is over stays in hand"
     rig.send(3)
-    await asyncio.sleep(0.1)
-    assert len(rig.broker.queue(CREATE).ready) == 1, "others get it"
+    await holds(lambda: len(rig.broker.queue(CREATE).ready) == 1, during=0.1, message="others get it")
     stuck.set()
     await rig.settled()
     assert (sorted(begun), worker.counts.done) == ([1, 2, 3], 3)
@@ -163,8 +158,7 @@ async def test_what_ends_after_its_place_was_lost_is_acknowledged_once(
     assert not rig.broker.queue(CREATE).unacked
     stuck.set()
     await eventually(lambda: worker.counts.done == 1, deadline=5, message="its event is confirmed")
-    await asyncio.sleep(0.1)
-    assert "event reporter" not in caplog.text, "the report did not fail"
+    await holds(lambda: "event reporter" not in caplog.text, during=0.1, message="the report did not fail")
 
 
 async def test_a_place_whose_saga_has_given_it_more_time_is_not_lost(
@@ -178,8 +172,7 @@ async def test_a_place_whose_saga_has_given_it_more_time_is_not_lost(
     await eventually(lambda: rig.broker.queue(CREATE).unacked, deadline=5)
     rig.rows.put(1, wake_at=clock.now().replace(year=2090))
     time.advance(100)
-    await asyncio.sleep(0.2)
-    assert "its slot is blocked" not in caplog.text
+    await holds(lambda: "its slot is blocked" not in caplog.text, during=0.2)
     stuck.set()
     await rig.settled()
 

@@ -94,8 +94,11 @@ async def test_stop_twice_and_before_start() -> None:
     server = EmbeddedBroker()
     await server.stop()
     await server.start()
+    port = server.port
     await server.stop()
     await server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
 
 
 async def _closed(connection: aio_pika.abc.AbstractConnection) -> BaseException | None:
