@@ -64,7 +64,8 @@ def logging_kept() -> Iterator[None]:
         yield
     finally:
         for logger, level, handlers in before:
-            logger.setLevel(level)
+            if logger.level != level:  # setting it forgets what every logger has found out about its level
+                logger.setLevel(level)
             logger.handlers[:] = handlers
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrix import Command, Context
+from orchestrix import Command, Context, event_loop_watchdog
 from orchestrix.event_loop_watchdog import EventLoopWatchdog
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.module_loader import load_modules
@@ -151,9 +151,16 @@ def test_a_module_that_sets_up_logging_does_not_silence_ours(
     assert lines == ["still here", "so is this"]
 
 
-async def test_who_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_blocks_the_loop_is_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a third of the time."""
+    assert (event_loop_watchdog.BLOCKED_AFTER_S, event_loop_watchdog.CHECK_INTERVAL_S) == (1.0, 0.25)
+    monkeypatch.setattr(event_loop_watchdog, "BLOCKED_AFTER_S", 1.0 / 3)
+    monkeypatch.setattr(event_loop_watchdog, "CHECK_INTERVAL_S", 0.25 / 3)
+
     def blocks() -> None:
-        time.sleep(1.8)
+        time.sleep(1.8 / 3)
 
     watch = EventLoopWatchdog(asyncio.get_running_loop())
     watch.start()
