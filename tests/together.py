@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any, Final
 
 from xdist.scheduler import LoadScopeScheduling
@@ -38,30 +40,38 @@ TOGETHER: Final = {
 }
 """The groups, and how the ids of their tests begin; the first that fits counts. All other tests go where there is room.
 """
-WAITING: Final = ("tests/fault/", "tests/acceptance/")
-"""So begin the ids of tests that mostly wait, for processes and servers. Half of all processes run these as long as
-there are others, which keep the processor busy meanwhile."""
+WAITING: Final = (
+    "tests/acceptance/",
+    "tests/fault/",
+    "tests/integration/cluster/",
+    "tests/integration/jobs/",
+    "tests/integration/orchestration/",
+)
+"""So begin the ids of tests that mostly wait, for processes, servers and times. All processes but one run these as long
+as there are any; that one keeps the processor busy meanwhile."""
 
 
+@cache
 def group(test: str) -> str:
     """The name of the test's group, or the test's own id."""
     return next((name for name, starts in TOGETHER.items() if test.startswith(starts)), test)
 
 
+@cache
 def waits(scope: str) -> bool:
     """Whether the tests of a group, or the one test, mostly wait."""
     return scope.startswith(WAITING) or scope in TOGETHER
 
 
-def choose(queue: Iterable[str], others: Collection[Iterable[str]]) -> str:
-    """Which scope of the queue a process gets when each of the others still has those.
+def ordered(queue: Iterable[str]) -> list[str]:
+    """The queue with two ends: those that wait are taken from its beginning, all others from its end."""
+    scopes = list(queue)
+    return [scope for scope in scopes if waits(scope)] + [scope for scope in reversed(scopes) if not waits(scope)]
 
-    In the queue those that wait come first: the groups are the largest, and tests/acceptance is the first folder.
-    """
-    enough = sum(any(map(waits, scopes)) for scopes in others) >= (len(others) + 1) // 2
-    scopes = iter(queue)
-    first = next(scopes)
-    return next((scope for scope in scopes if not waits(scope)), first) if enough and waits(first) else first
+
+def from_the_end(others: Collection[Iterable[str]]) -> bool:
+    """Whether a process takes what does not wait, when each of the others still has those scopes."""
+    return bool(others) and all(any(map(waits, scopes)) for scopes in others)
 
 
 class Together(LoadScopeScheduling):
@@ -70,13 +80,29 @@ class Together(LoadScopeScheduling):
     pytest-xdist's own `loadgroup` writes the group into the test's id, and does nothing where pytest does not let it.
     """
 
+    _in_order = False
+
+    def schedule(self) -> None:
+        """Nobody has been given a test yet, or a process has ended before its time and others take its tests."""
+        self._places = {test: place for place, test in enumerate(next(iter(self.registered_collections.values())))}
+        super().schedule()
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forgets the scopes that are done: they are counted at every test."""
+        super().mark_test_complete(node, item_index, duration)
+        scope = group(self.registered_collections[node][item_index])
+        work = self.assigned_work[node]
+        if all(work[scope].values()):
+            del work[scope]
+
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:
-        others = [self._open(work) for other, work in self.assigned_work.items() if other is not node]
-        self.workqueue.move_to_end(choose(self.workqueue, others), last=False)
-        super()._assign_work_unit(node)
-
-    def _open(self, work: dict[str, dict[str, bool]]) -> list[str]:
-        return [scope for scope, tests in work.items() if not all(tests.values())]
+        if not self._in_order:
+            self.workqueue = OrderedDict((scope, self.workqueue[scope]) for scope in ordered(self.workqueue))
+            self._in_order = True
+        others = [work for other, work in self.assigned_work.items() if other is not node]
+        scope, work = self.workqueue.popitem(last=from_the_end(others))
+        self.assigned_work[node][scope] = work
+        node.send_runtest_some([self._places[test] for test, done in work.items() if not done])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.together import TOGETHER, WAITING, choose, group
+from tests.together import TOGETHER, WAITING, from_the_end, group, ordered
 
 TESTS = """
 import os, pytest, time
@@ -53,28 +53,27 @@ WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/unit/test_x.py::t
 
 
 @pytest.mark.parametrize(
-    ("others", "chosen"),
+    ("others", "busy"),
     [
-        ([[], [], []], "crash points"),
-        ([["breakable servers"], [], [DOES]], "crash points"),
-        ([["breakable servers"], [WAITS, DOES], []], DOES),
-        ([["dev"]], DOES),
-        ([[DOES]], "crash points"),
+        ([[], []], False),
+        ([["breakable servers"], []], False),
+        ([["breakable servers"], [DOES]], False),
+        ([["breakable servers"], [WAITS, DOES]], True),
+        ([["dev"]], True),
+        ([[DOES]], False),
     ],
 )
-def test_half_of_the_processes_do_not_wait(others: list[list[str]], chosen: str) -> None:
-    assert choose(["crash points", WAITS, DOES, f"{DOES}2"], others) == chosen
+def test_all_processes_but_one_wait(others: list[list[str]], busy: bool) -> None:
+    assert from_the_end(others) == busy
 
 
-def test_who_has_nothing_else_to_do_waits_too() -> None:
-    assert choose(["crash points", WAITS], [["breakable servers"]]) == "crash points"
-    assert choose([DOES, f"{DOES}2"], [[DOES]]) == DOES
+def test_those_that_wait_are_at_the_beginning_and_the_others_begin_at_the_end() -> None:
+    assert ordered([DOES, "crash points", f"{DOES}2", WAITS]) == ["crash points", WAITS, f"{DOES}2", DOES]
 
 
-def test_those_that_wait_come_first_in_the_queue() -> None:
-    folders = sorted(f"tests/{path.parent.name}/" for path in (ROOT / "tests").glob("*/__init__.py"))
-    grouped = {start for starts in TOGETHER.values() for start in starts}
-    assert [folder for folder in WAITING if folder not in grouped] == folders[:1]
+@pytest.mark.parametrize("start", WAITING)
+def test_there_are_tests_that_wait(start: str) -> None:
+    assert list((ROOT / start).glob("test_*.py"))
 
 
 def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
