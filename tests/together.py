@@ -95,6 +95,19 @@ class Together(LoadScopeScheduling):
         if all(work[scope].values()):
             del work[scope]
 
+    def remove_node(self, node: Any) -> str | None:
+        """The test that has ended its process, if one has: others run the rest, and not that one once more."""
+        work = self.assigned_work.pop(node)
+        undone = [(scope, test) for scope, tests in work.items() for test, done in tests.items() if not done]
+        if not undone:
+            return None
+        scope, deadly = undone[0]
+        work[scope][deadly] = True
+        self.workqueue.update({scope: tests for scope, tests in work.items() if not all(tests.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return deadly
+
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
 

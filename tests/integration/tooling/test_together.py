@@ -76,17 +76,31 @@ def test_there_are_tests_that_wait(start: str) -> None:
     assert list((ROOT / start).glob("test_*.py"))
 
 
-def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
-    for name in ("fault/test_one.py", "fault/test_two.py", "unit/test_three.py"):
-        path = tmp_path / "tests" / name
+def test_what_ends_its_process_is_run_once_and_the_rest_by_others(tmp_path: Path) -> None:
+    """Also what was to follow in its group."""
+    deadly = TESTS.replace("    with Path", "    if turn == 7:\n        os._exit(3)\n    with Path")
+    result = ran(tmp_path, {"fault/test_one.py": deadly, "unit/test_three.py": TESTS})
+    assert "1 failed, 39 passed" in result.stdout, result.stdout
+    assert result.stdout.count("replacing crashed worker") == 1
+
+
+def ran(folder: Path, tests: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """These tests in two processes."""
+    (folder / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
+    for name, text in tests.items():
+        path = folder / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(TESTS)
+        path.write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "-p", "no:cacheprovider", "--rootdir", "."]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    result = subprocess.run(
-        [*command, "-c", os.devnull, "tests"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    return subprocess.run(
+        [*command, "-c", os.devnull, "tests"], cwd=folder, env=environment, capture_output=True, text=True
     )
+
+
+def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
+    names = ("fault/test_one.py", "fault/test_two.py", "unit/test_three.py")
+    result = ran(tmp_path, dict.fromkeys(names, TESTS))
     assert result.returncode == 0, result.stdout + result.stderr
     runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
     assert len(runs) == 60
