@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Which process runs which test, where several do (`-n 2`) and nobody asks for another way (`--dist`)."""
+    """Which process runs which test, where several do (`-n 3`) and nobody asks for another way (`--dist`)."""
     from tests.together import Together  # pytest-xdist may be switched off
 
     return Together(config, log) if config.getoption("dist") == "load" else None

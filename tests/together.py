@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from functools import cache
@@ -40,6 +41,8 @@ TOGETHER: Final = {
 }
 """The groups, and how the ids of their tests begin; the first that fits counts. All other tests go where there is room.
 """
+LONGEST: Final = ("breakable servers", "crash points", "jobs in storms", "crash points of jobs", "dev")
+"""Groups that take minutes, the longest first: one that began late would run on when all else is done."""
 WAITING: Final = (
     "tests/acceptance/",
     "tests/fault/",
@@ -49,6 +52,10 @@ WAITING: Final = (
 )
 """So begin the ids of tests that mostly wait, for processes, servers and times. All processes but one run these as long
 as there are any; that one keeps the processor busy meanwhile."""
+
+
+PROCESSORS: Final = max(2, os.cpu_count() or 1)
+"""When no tests are left that wait, no more processes than these go on: more would only make each other late."""
 
 
 @cache
@@ -66,12 +73,18 @@ def waits(scope: str) -> bool:
 def ordered(queue: Iterable[str]) -> list[str]:
     """The queue with two ends: those that wait are taken from its beginning, all others from its end."""
     scopes = list(queue)
-    return [scope for scope in scopes if waits(scope)] + [scope for scope in reversed(scopes) if not waits(scope)]
+    waiting = sorted(filter(waits, scopes), key=lambda scope: (*LONGEST, scope).index(scope))
+    return [*waiting, *[scope for scope in reversed(scopes) if not waits(scope)]]
 
 
 def from_the_end(others: Collection[Iterable[str]]) -> bool:
     """Whether a process takes what does not wait, when each of the others still has those scopes."""
     return bool(others) and all(any(map(waits, scopes)) for scopes in others)
+
+
+def crowds(others: Collection[Iterable[str]], processors: int) -> bool:
+    """Whether a process that takes what does not wait is one too many, beside those that have no others."""
+    return len([scopes for scopes in others if scopes and not any(map(waits, scopes))]) >= processors
 
 
 class Together(LoadScopeScheduling):
@@ -116,6 +129,9 @@ class Together(LoadScopeScheduling):
             self.workqueue = OrderedDict((scope, self.workqueue[scope]) for scope in ordered(self.workqueue))
             self._in_order = True
         others = [work for other, work in self.assigned_work.items() if other is not node]
+        if not waits(next(iter(self.workqueue))) and crowds(others, PROCESSORS):
+            node.shutdown()
+            return
         scope, work = self.workqueue.popitem(last=from_the_end(others))
         self.assigned_work[node][scope] = work
         node.send_runtest_some([self._places[test] for test, done in work.items() if not done])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.together import TOGETHER, WAITING, from_the_end, group, ordered
+from tests.together import LONGEST, PROCESSORS, TOGETHER, WAITING, crowds, from_the_end, group, ordered
 
 TESTS = """
 import os, pytest, time
@@ -71,6 +71,26 @@ def test_those_that_wait_are_at_the_beginning_and_the_others_begin_at_the_end() 
     assert ordered([DOES, "crash points", f"{DOES}2", WAITS]) == ["crash points", WAITS, f"{DOES}2", DOES]
 
 
+def test_the_longest_groups_come_first() -> None:
+    assert ordered([WAITS, "dev", "proxy", *reversed(LONGEST[:-1])]) == [*LONGEST, WAITS, "proxy"]
+    assert set(LONGEST) <= TOGETHER.keys()
+
+
+@pytest.mark.parametrize(
+    ("others", "too_many"),
+    [
+        ([[DOES], [DOES]], True),
+        ([[DOES], [DOES], [WAITS]], True),
+        ([[DOES], [DOES, WAITS]], False),
+        ([[DOES], []], False),
+    ],
+)
+def test_without_tests_that_wait_no_more_processes_than_processors_go_on(
+    others: list[list[str]], too_many: bool
+) -> None:
+    assert crowds(others, 2) == too_many
+
+
 @pytest.mark.parametrize("start", WAITING)
 def test_there_are_tests_that_wait(start: str) -> None:
     assert list((ROOT / start).glob("test_*.py"))
@@ -84,17 +104,29 @@ def test_what_ends_its_process_is_run_once_and_the_rest_by_others(tmp_path: Path
     assert result.stdout.count("replacing crashed worker") == 1
 
 
-def ran(folder: Path, tests: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """These tests in two processes."""
+def test_a_process_too_many_ends_and_every_test_is_run_once(tmp_path: Path) -> None:
+    result = ran(tmp_path, {"unit/test_one.py": TESTS, "unit/test_two.py": TESTS}, processes=PROCESSORS + 2)
+    assert "40 passed" in result.stdout, result.stdout + result.stderr
+    runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
+    assert len(runs) == 40
+    assert len({pid for _, pid in runs}) == PROCESSORS
+
+
+def ran(folder: Path, tests: dict[str, str], processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """These tests in so many processes."""
     (folder / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
     for name, text in tests.items():
         path = folder / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "-p", "no:cacheprovider", "--rootdir", "."]
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", str(processes), "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
-        [*command, "-c", os.devnull, "tests"], cwd=folder, env=environment, capture_output=True, text=True
+        [*command, "--rootdir", ".", "-c", os.devnull, "tests"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
 
 
