@@ -19,6 +19,7 @@ from orchestrix.event_loop_watchdog import EventLoopWatchdog
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.module_loader import load_modules
 from tests.support import eventually
+from tests.unit.cli.shell import logging_kept
 
 from .rig import Rig, command
 
@@ -136,16 +137,14 @@ def test_a_module_that_sets_up_logging_does_not_silence_ours(
     (tmp_path / f"silent_{silencer}.py").write_text(SILENCERS[silencer] + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     root, handler = logging.getLogger(), Ours()
-    root.addHandler(handler)
-    before = root.level
-    root.setLevel(logging.INFO)
     try:
-        load_modules([f"silent_{silencer}"], "ORCHESTRIX_WORKERS")
-        LOGGER.info("still here")
-        logging.getLogger("orchestrix.new").warning("so is this")
+        with logging_kept():  # the module switches off those of others too
+            root.addHandler(handler)
+            root.setLevel(logging.INFO)
+            load_modules([f"silent_{silencer}"], "ORCHESTRIX_WORKERS")
+            LOGGER.info("still here")
+            logging.getLogger("orchestrix.new").warning("so is this")
     finally:
-        root.removeHandler(handler)
-        root.setLevel(before)
         logging.disable(logging.NOTSET)
         sys.modules.pop(f"silent_{silencer}")
     assert lines == ["still here", "so is this"]
