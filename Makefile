@@ -81,9 +81,9 @@ dev: install
 services: tools
 	@$(BIN)/python -m tests.servers ensure
 
-# In two processes, each with servers of its own: one mostly waits (tests/together.py). In one with ARGS="-n 0".
+# In three processes that share their servers: two mostly wait (tests/together.py). In one with ARGS="-n 0".
 test: services
-	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n 2) $(ARGS)
+	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n 3) $(ARGS)
 
 soak: services
 	@ORCHESTRIX_SOAK=1 $(BIN)/python -m pytest -o faulthandler_timeout=3600 $(ARGS)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from tests.ledger import Ledger
 from tests.processes import Processes
 from tests.servers import lookup, shared, sql
 from tests.servers.base import Server
+from tests.servers.host import ServerHost
 from tests.servers.maria import MariaServer
 from tests.servers.names import Pool
 from tests.servers.postgres import PostgresServer
@@ -27,6 +28,7 @@ from tests.tally import Tally
 # Nothing that is imported or collected ever becomes garbage: a look at all of it costs half a second, again and again.
 gc.disable()
 
+_HOST: Final = pytest.StashKey[ServerHost]()
 _SOAKING = os.environ.get("ORCHESTRIX_SOAK") == "1"
 
 
@@ -41,10 +43,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Which process runs which test, where several do (`-n 2`) and nobody asks for another way (`--dist`)."""
+    """Which process runs which test, where several do (`-n 3`) and nobody asks for another way (`--dist`)."""
     from tests.together import Together  # pytest-xdist may be switched off
 
     return Together(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells a new test process where to ask for the servers that all of them share."""
+    stash = node.config.stash
+    if _HOST not in stash:
+        stash[_HOST] = ServerHost()
+    node.workerinput["server_host"] = str(stash[_HOST].address)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """All test processes have ended."""
+    if _HOST in config.stash:
+        config.stash[_HOST].close()
+        del config.stash[_HOST]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -63,9 +81,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def server_run() -> Iterator[Run]:
-    """The folder and the reaper of this run's servers and processes."""
-    run = Run()
+def server_run(pytestconfig: pytest.Config) -> Iterator[Run]:
+    """The folder and the reaper of this process's servers and test processes; the shared servers are the host's."""
+    host = getattr(pytestconfig, "workerinput", {}).get("server_host")
+    run = Run(Path(host) if host else None)
     yield run
     run.close()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any, Final
 
 from xdist.scheduler import LoadScopeScheduling
@@ -38,30 +41,50 @@ TOGETHER: Final = {
 }
 """The groups, and how the ids of their tests begin; the first that fits counts. All other tests go where there is room.
 """
-WAITING: Final = ("tests/fault/", "tests/acceptance/")
-"""So begin the ids of tests that mostly wait, for processes and servers. Half of all processes run these as long as
-there are others, which keep the processor busy meanwhile."""
+LONGEST: Final = ("breakable servers", "crash points", "jobs in storms", "crash points of jobs", "dev")
+"""Groups that take minutes, the longest first: one that began late would run on when all else is done."""
+WAITING: Final = (
+    "tests/acceptance/",
+    "tests/fault/",
+    "tests/integration/cluster/",
+    "tests/integration/jobs/",
+    "tests/integration/orchestration/",
+)
+"""So begin the ids of tests that mostly wait, for processes, servers and times. All processes but one run these as long
+as there are any; that one keeps the processor busy meanwhile."""
 
 
+PROCESSORS: Final = max(2, os.cpu_count() or 1)
+"""When no tests are left that wait, no more processes than these go on: more would only make each other late."""
+
+
+@cache
 def group(test: str) -> str:
     """The name of the test's group, or the test's own id."""
     return next((name for name, starts in TOGETHER.items() if test.startswith(starts)), test)
 
 
+@cache
 def waits(scope: str) -> bool:
     """Whether the tests of a group, or the one test, mostly wait."""
     return scope.startswith(WAITING) or scope in TOGETHER
 
 
-def choose(queue: Iterable[str], others: Collection[Iterable[str]]) -> str:
-    """Which scope of the queue a process gets when each of the others still has those.
+def ordered(queue: Iterable[str]) -> list[str]:
+    """The queue with two ends: those that wait are taken from its beginning, all others from its end."""
+    scopes = list(queue)
+    waiting = sorted(filter(waits, scopes), key=lambda scope: (*LONGEST, scope).index(scope))
+    return [*waiting, *[scope for scope in reversed(scopes) if not waits(scope)]]
 
-    In the queue those that wait come first: the groups are the largest, and tests/acceptance is the first folder.
-    """
-    enough = sum(any(map(waits, scopes)) for scopes in others) >= (len(others) + 1) // 2
-    scopes = iter(queue)
-    first = next(scopes)
-    return next((scope for scope in scopes if not waits(scope)), first) if enough and waits(first) else first
+
+def from_the_end(others: Collection[Iterable[str]]) -> bool:
+    """Whether a process takes what does not wait, when each of the others still has those scopes."""
+    return bool(others) and all(any(map(waits, scopes)) for scopes in others)
+
+
+def crowds(others: Collection[Iterable[str]], processors: int) -> bool:
+    """Whether a process that takes what does not wait is one too many, beside those that have no others."""
+    return len([scopes for scopes in others if scopes and not any(map(waits, scopes))]) >= processors
 
 
 class Together(LoadScopeScheduling):
@@ -70,13 +93,45 @@ class Together(LoadScopeScheduling):
     pytest-xdist's own `loadgroup` writes the group into the test's id, and does nothing where pytest does not let it.
     """
 
+    _in_order = False
+
+    def schedule(self) -> None:
+        """Nobody has been given a test yet, or a process has ended before its time and others take its tests."""
+        self._places = {test: place for place, test in enumerate(next(iter(self.registered_collections.values())))}
+        super().schedule()
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forgets the scopes that are done: they are counted at every test."""
+        super().mark_test_complete(node, item_index, duration)
+        scope = group(self.registered_collections[node][item_index])
+        work = self.assigned_work[node]
+        if all(work[scope].values()):
+            del work[scope]
+
+    def remove_node(self, node: Any) -> str | None:
+        """The test that has ended its process, if one has: others run the rest, and not that one once more."""
+        work = self.assigned_work.pop(node)
+        undone = [(scope, test) for scope, tests in work.items() for test, done in tests.items() if not done]
+        if not undone:
+            return None
+        scope, deadly = undone[0]
+        work[scope][deadly] = True
+        self.workqueue.update({scope: tests for scope, tests in work.items() if not all(tests.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return deadly
+
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:
-        others = [self._open(work) for other, work in self.assigned_work.items() if other is not node]
-        self.workqueue.move_to_end(choose(self.workqueue, others), last=False)
-        super()._assign_work_unit(node)
-
-    def _open(self, work: dict[str, dict[str, bool]]) -> list[str]:
-        return [scope for scope, tests in work.items() if not all(tests.values())]
+        if not self._in_order:
+            self.workqueue = OrderedDict((scope, self.workqueue[scope]) for scope in ordered(self.workqueue))
+            self._in_order = True
+        others = [work for other, work in self.assigned_work.items() if other is not node]
+        if not waits(next(iter(self.workqueue))) and crowds(others, PROCESSORS):
+            node.shutdown()
+            return
+        scope, work = self.workqueue.popitem(last=from_the_end(others))
+        self.assigned_work[node][scope] = work
+        node.send_runtest_some([self._places[test] for test, done in work.items() if not done])

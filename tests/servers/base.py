@@ -6,9 +6,10 @@ import shutil
 import signal
 import subprocess
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.servers import reaper
 from tests.servers.ports import free_port
@@ -106,6 +107,15 @@ class Server(ABC):
         """Ends the server for good and removes its data; the log stays until the run ends."""
         self.kill9()
         shutil.rmtree(self.home, ignore_errors=True)
+
+    def place(self) -> dict[str, Any]:
+        """Where it is, for another process that uses it."""
+        return {"home": str(self.home), "port": self.port}
+
+    def move_to(self, place: Mapping[str, Any]) -> None:
+        """Is from now on the one that another process has started, and ends."""
+        self.home.rmdir()
+        self.home, self.port = Path(place["home"]), place["port"]
 
     def log_tail(self, lines: int = 40) -> str:
         """The end of what the server printed."""

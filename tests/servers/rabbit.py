@@ -6,8 +6,9 @@ import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from tests.servers.base import Server
@@ -106,6 +107,13 @@ class RabbitServer(Server):
             f'lists:foreach(fun(N) -> rabbit_vhost:add(N, <<"tests">>), rabbit_auth_backend_internal:set_permissions('
             f'<<"guest">>, N, <<".*">>, <<".*">>, <<".*">>, <<"tests">>) end, {_binaries(add)})'
         )
+
+    def place(self) -> dict[str, Any]:
+        return {**super().place(), "epmd_port": self._epmd_port, "dist_port": self._dist_port}
+
+    def move_to(self, place: Mapping[str, Any]) -> None:
+        super().move_to(place)
+        self._epmd_port, self._dist_port = place["epmd_port"], place["dist_port"]
 
     def launch(self) -> None:
         if self._epmd is None:

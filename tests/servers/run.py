@@ -45,7 +45,9 @@ class Account:
 class Run:
     """One test run: a folder, and the reaper that ends what the run started even if the run itself is killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: Path | None = None) -> None:
+        self.host = host
+        """Where to ask for servers that this run shares with others, if it does."""
         self.root = Path(tempfile.mkdtemp(prefix="orchestrix-", dir=_open_folder()))
         self.root.chmod(0o711)  # the servers' own users pass through
         self._templates: dict[str, Path] = {}

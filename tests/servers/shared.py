@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
 
-from tests.servers import lookup, sql, templates
+from tests.servers import host, lookup, sql, templates
 from tests.servers.base import Server
 from tests.servers.management import ManagedBroker
 from tests.servers.names import Pool
@@ -87,6 +87,9 @@ def lent(names: Pool) -> Iterator[str]:
 
 @contextmanager
 def _started(kind: lookup.Kind, run: Run) -> Iterator[Server]:
+    if run.host is not None and lookup.find(kind) is lookup.Source.BINARIES:
+        yield host.ask(run.host, kind, run)
+        return
     server = lookup.private_server(kind, run)
     server.durable = False
     try:

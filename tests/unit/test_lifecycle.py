@@ -296,7 +296,7 @@ def test_a_thread_that_does_not_end_keeps_no_process() -> None:
     code = (
         "import asyncio, threading\n"
         "from orchestrix import lifecycle\n"
-        "lifecycle.BEHIND = 0.1\n"
+        "lifecycle.EXIT_GRACE_S = 0.1\n"
         "begun = threading.Event()\n"
         "def hang():\n"
         "    begun.set()\n"

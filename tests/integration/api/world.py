@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final, cast
 
 import httpx
 from fastapi import FastAPI
@@ -243,39 +245,47 @@ class World:
     def __post_init__(self) -> None:
         self.starter = FakeStarter(self)
         self.health.started = True
-        self.app = self.built()
+        self.app = _common_app(self.context()) if self.resources == (APPS,) else self.built()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
 
     def built(
         self, guard: OriginGuard | None = None, streams: int = 1000, gzip: bool = False, **tokens: str
     ) -> FastAPI:
         """The application; it asks for these tokens, and lets nobody have more than so many streams."""
-        return build(
-            ApiContext(
-                database=self.database,
-                catalog=CATALOG,
-                starter=self.starter,
-                watch=self.watch,
-                control=self.control,
-                explainer=self.explainer,
-                stuck=StuckSagas(self.database, self.broker, SILENT),
-                broker_status=BrokerStatus(self.broker),
-                redispatcher=self.redispatcher,
-                dead_letters=DeadLetterService(self.database, CATALOG, lambda: self.pokes.append(None)),
-                submitter=JobSubmitter(self.database, lambda: self.due.append(None)),
-                canceller=JobCanceller(self.database, self.stops.extend, self.job_watch.notify),
-                job_watch=self.job_watch,
-                drainer=DrainRequester(self.database, self.broker),
-                timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
-                health=self.health,
-                version="1.2.3",
-                resources=self.resources,
-                silent=SILENT,
-                tokens=tokens,
-                guard=guard or OriginGuard(),
-                streams=Streams(streams),
-                gzip=gzip,
-            )
+        return build(self.context(guard, streams, gzip, tokens))
+
+    def context(
+        self,
+        guard: OriginGuard | None = None,
+        streams: int = 1000,
+        gzip: bool = False,
+        tokens: Mapping[str, str] = MappingProxyType({}),
+    ) -> ApiContext:
+        """What the application of `built` stands on."""
+        return ApiContext(
+            database=self.database,
+            catalog=CATALOG,
+            starter=self.starter,
+            watch=self.watch,
+            control=self.control,
+            explainer=self.explainer,
+            stuck=StuckSagas(self.database, self.broker, SILENT),
+            broker_status=BrokerStatus(self.broker),
+            redispatcher=self.redispatcher,
+            dead_letters=DeadLetterService(self.database, CATALOG, lambda: self.pokes.append(None)),
+            submitter=JobSubmitter(self.database, lambda: self.due.append(None)),
+            canceller=JobCanceller(self.database, self.stops.extend, self.job_watch.notify),
+            job_watch=self.job_watch,
+            drainer=DrainRequester(self.database, self.broker),
+            timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
+            health=self.health,
+            version="1.2.3",
+            resources=self.resources,
+            silent=SILENT,
+            tokens=tokens,
+            guard=guard or OriginGuard(),
+            streams=Streams(streams),
+            gzip=gzip,
         )
 
     async def start(self, saga: str, wanted: SagaStart) -> Instance:
@@ -328,6 +338,40 @@ def _saga(name: str) -> Saga:
     saga = CATALOG.saga(name)
     assert saga is not None
     return saga
+
+
+class Current:
+    """The parts of the latest world, where only one is in use at a time."""
+
+    def __init__(self, of: Callable[[], Any]) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of(), name)
+
+
+class CurrentContext(Current):
+    """Likewise; what is built for all of them keeps no part of one."""
+
+    latest: ApiContext
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.latest)
+        self.health = Current(lambda: self.latest.health)
+
+
+_CONTEXT: Final = CurrentContext()
+
+
+def _common_app(context: ApiContext) -> FastAPI:
+    """The application, over this context from now on. To build it takes longer than most tests."""
+    _CONTEXT.latest = context
+    return _built_once()
+
+
+@cache
+def _built_once() -> FastAPI:
+    return build(cast(ApiContext, _CONTEXT))
 
 
 class Exchange:

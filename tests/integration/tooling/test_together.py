@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.together import TOGETHER, WAITING, choose, group
+from tests.together import LONGEST, PROCESSORS, TOGETHER, WAITING, crowds, from_the_end, group, ordered
 
 TESTS = """
 import os, pytest, time
@@ -53,41 +53,86 @@ WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/unit/test_x.py::t
 
 
 @pytest.mark.parametrize(
-    ("others", "chosen"),
+    ("others", "busy"),
     [
-        ([[], [], []], "crash points"),
-        ([["breakable servers"], [], [DOES]], "crash points"),
-        ([["breakable servers"], [WAITS, DOES], []], DOES),
-        ([["dev"]], DOES),
-        ([[DOES]], "crash points"),
+        ([[], []], False),
+        ([["breakable servers"], []], False),
+        ([["breakable servers"], [DOES]], False),
+        ([["breakable servers"], [WAITS, DOES]], True),
+        ([["dev"]], True),
+        ([[DOES]], False),
     ],
 )
-def test_half_of_the_processes_do_not_wait(others: list[list[str]], chosen: str) -> None:
-    assert choose(["crash points", WAITS, DOES, f"{DOES}2"], others) == chosen
+def test_all_processes_but_one_wait(others: list[list[str]], busy: bool) -> None:
+    assert from_the_end(others) == busy
 
 
-def test_who_has_nothing_else_to_do_waits_too() -> None:
-    assert choose(["crash points", WAITS], [["breakable servers"]]) == "crash points"
-    assert choose([DOES, f"{DOES}2"], [[DOES]]) == DOES
+def test_those_that_wait_are_at_the_beginning_and_the_others_begin_at_the_end() -> None:
+    assert ordered([DOES, "crash points", f"{DOES}2", WAITS]) == ["crash points", WAITS, f"{DOES}2", DOES]
 
 
-def test_those_that_wait_come_first_in_the_queue() -> None:
-    folders = sorted(f"tests/{path.parent.name}/" for path in (ROOT / "tests").glob("*/__init__.py"))
-    grouped = {start for starts in TOGETHER.values() for start in starts}
-    assert [folder for folder in WAITING if folder not in grouped] == folders[:1]
+def test_the_longest_groups_come_first() -> None:
+    assert ordered([WAITS, "dev", "proxy", *reversed(LONGEST[:-1])]) == [*LONGEST, WAITS, "proxy"]
+    assert set(LONGEST) <= TOGETHER.keys()
+
+
+@pytest.mark.parametrize(
+    ("others", "too_many"),
+    [
+        ([[DOES], [DOES]], True),
+        ([[DOES], [DOES], [WAITS]], True),
+        ([[DOES], [DOES, WAITS]], False),
+        ([[DOES], []], False),
+    ],
+)
+def test_without_tests_that_wait_no_more_processes_than_processors_go_on(
+    others: list[list[str]], too_many: bool
+) -> None:
+    assert crowds(others, 2) == too_many
+
+
+@pytest.mark.parametrize("start", WAITING)
+def test_there_are_tests_that_wait(start: str) -> None:
+    assert list((ROOT / start).glob("test_*.py"))
+
+
+def test_what_ends_its_process_is_run_once_and_the_rest_by_others(tmp_path: Path) -> None:
+    """Also what was to follow in its group."""
+    deadly = TESTS.replace("    with Path", "    if turn == 7:\n        os._exit(3)\n    with Path")
+    result = ran(tmp_path, {"fault/test_one.py": deadly, "unit/test_three.py": TESTS})
+    assert "1 failed, 39 passed" in result.stdout, result.stdout
+    assert result.stdout.count("replacing crashed worker") == 1
+
+
+def test_a_process_too_many_ends_and_every_test_is_run_once(tmp_path: Path) -> None:
+    result = ran(tmp_path, {"unit/test_one.py": TESTS, "unit/test_two.py": TESTS}, processes=PROCESSORS + 2)
+    assert "40 passed" in result.stdout, result.stdout + result.stderr
+    runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
+    assert len(runs) == 40
+    assert len({pid for _, pid in runs}) == PROCESSORS
+
+
+def ran(folder: Path, tests: dict[str, str], processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """These tests in so many processes."""
+    (folder / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
+    for name, text in tests.items():
+        path = folder / "tests" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", str(processes), "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [*command, "--rootdir", ".", "-c", os.devnull, "tests"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
-    for name in ("fault/test_one.py", "fault/test_two.py", "unit/test_three.py"):
-        path = tmp_path / "tests" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "-p", "no:cacheprovider", "--rootdir", "."]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    result = subprocess.run(
-        [*command, "-c", os.devnull, "tests"], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    names = ("fault/test_one.py", "fault/test_two.py", "unit/test_three.py")
+    result = ran(tmp_path, dict.fromkeys(names, TESTS))
     assert result.returncode == 0, result.stdout + result.stderr
     runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
     assert len(runs) == 60

@@ -59,12 +59,14 @@ class Shell:
 def logging_kept() -> Iterator[None]:
     """Puts the logging of the test run back as it was."""
     loggers = [logging.getLogger(name) for name in (None, *logging.Logger.manager.loggerDict)]
-    before = [(logger, logger.level, [*logger.handlers]) for logger in loggers]
+    before = [(logger, logger.level, logger.disabled, [*logger.handlers]) for logger in loggers]
     try:
         yield
     finally:
-        for logger, level, handlers in before:
-            logger.setLevel(level)
+        for logger, level, disabled, handlers in before:
+            if logger.level != level:  # setting it forgets what every logger has found out about its level
+                logger.setLevel(level)
+            logger.disabled = disabled
             logger.handlers[:] = handlers
 
 

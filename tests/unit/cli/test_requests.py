@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from orchestrix.cli import main
 from orchestrix.cli.nouns import TABLE
 from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand
-from tests.unit.cli.shell import Shell
+from tests.unit.cli.shell import clear_environment, logging_kept
 
 COMPUTED = {"when", "*"}
 """Columns that the shell makes itself."""
@@ -29,11 +33,16 @@ def commands(table: Sequence[Any], before: str = "") -> Iterator[tuple[str, Shel
 COMMANDS = dict(commands(TABLE))
 
 
-@pytest.fixture
-def document(shell: Shell) -> Any:
-    answer = shell("openapi")
-    assert answer.code == 0, answer.err
-    return answer.json
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What `openapi` prints in an empty folder. No test changes it."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, logging_kept():
+        clear_environment(patch)
+        patch.chdir(tmp_path_factory.mktemp("openapi"))
+        with contextlib.redirect_stdout(out):
+            assert main(["openapi"]) == 0
+    return json.loads(out.getvalue())
 
 
 def resolved(document: Any, schema: Any) -> Any:

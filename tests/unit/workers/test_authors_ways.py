@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from orchestrix import Command, Context
+from orchestrix import Command, Context, event_loop_watchdog
 from orchestrix.event_loop_watchdog import EventLoopWatchdog
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.module_loader import load_modules
 from tests.support import eventually
+from tests.unit.cli.shell import logging_kept
 
 from .rig import Rig, command
 
@@ -136,24 +137,29 @@ def test_a_module_that_sets_up_logging_does_not_silence_ours(
     (tmp_path / f"silent_{silencer}.py").write_text(SILENCERS[silencer] + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     root, handler = logging.getLogger(), Ours()
-    root.addHandler(handler)
-    before = root.level
-    root.setLevel(logging.INFO)
     try:
-        load_modules([f"silent_{silencer}"], "ORCHESTRIX_WORKERS")
-        LOGGER.info("still here")
-        logging.getLogger("orchestrix.new").warning("so is this")
+        with logging_kept():  # the module switches off those of others too
+            root.addHandler(handler)
+            root.setLevel(logging.INFO)
+            load_modules([f"silent_{silencer}"], "ORCHESTRIX_WORKERS")
+            LOGGER.info("still here")
+            logging.getLogger("orchestrix.new").warning("so is this")
     finally:
-        root.removeHandler(handler)
-        root.setLevel(before)
         logging.disable(logging.NOTSET)
         sys.modules.pop(f"silent_{silencer}")
     assert lines == ["still here", "so is this"]
 
 
-async def test_who_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_blocks_the_loop_is_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a third of the time."""
+    assert (event_loop_watchdog.BLOCKED_AFTER_S, event_loop_watchdog.CHECK_INTERVAL_S) == (1.0, 0.25)
+    monkeypatch.setattr(event_loop_watchdog, "BLOCKED_AFTER_S", 1.0 / 3)
+    monkeypatch.setattr(event_loop_watchdog, "CHECK_INTERVAL_S", 0.25 / 3)
+
     def blocks() -> None:
-        time.sleep(1.8)
+        time.sleep(1.8 / 3)
 
     watch = EventLoopWatchdog(asyncio.get_running_loop())
     watch.start()
