@@ -79,4 +79,4 @@ async def run_worker(
             await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
     took_s, left = clock.monotonic() - stopping_at, worker.abandoned
     extra = {"took_s": round(took_s, 3), "unfinished": left}
-    log.info("stopped after %s, %d unfinished", duration(round(took_s, 1)), left, extra=extra)
+    log.info("stopped after %s, %d unfinished", duration(round(took_s, 2)), left, extra=extra)

@@ -11,7 +11,6 @@ from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.domain.jobs import REPORTED, RUNNING, AttemptStatus, JobRow
 from orchestrix.persistence.cluster.nodes import UNTOLD, WorkerFacts
 from orchestrix.persistence.jobs.job_logs import JobLogLine
-from orchestrix.persistence.storable_text import cleaned
 from orchestrix.saga.messages import MAX_ID, UnreadableMessage, dump, load
 
 STATUS_QUEUE_SUFFIX: Final = ".status"
@@ -155,14 +154,14 @@ def _count(value: object) -> int | None:
 
 
 def _name(value: object, limit: int) -> str | None:
-    return cleaned(value, limit) if isinstance(value, str) else None
+    return value[:limit] if isinstance(value, str) else None
 
 
 def _names(value: object) -> tuple[str, ...] | None:
     """The texts of a list; None for what is no list."""
     if not isinstance(value, list):
         return None
-    return tuple(cleaned(one, _LONGEST_NAME) for one in value[:_MOST_COMMANDS] if isinstance(one, str))
+    return tuple(one[:_LONGEST_NAME] for one in value[:_MOST_COMMANDS] if isinstance(one, str))
 
 
 def read_event(queue: str, body: bytes, now: datetime) -> AttemptStatus | JobLogLine:
