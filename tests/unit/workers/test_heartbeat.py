@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -39,12 +40,14 @@ class Post(FakeBroker):
         self.outcome = Published(Outcome.CONFIRMED)
         self.refusal: str | None = None
         self.beats: list[dict[str, Any]] = []
+        self.times: list[float] = []
         self.judge = self._judge
 
     def _judge(self, message: Outgoing) -> Published:
         if message.exchange != WORKER_HEARTBEAT:
             return Published(Outcome.CONFIRMED)
         self.beats.append(json.loads(message.body))
+        self.times.append(asyncio.get_running_loop().time())
         return self.outcome
 
     async def declare(self, topology: Topology) -> None:
@@ -159,14 +162,16 @@ async def test_what_no_node_listens_for_is_said_again_soon_until_one_does(
 ) -> None:
     monkeypatch.setattr(heartbeat, "UNHEARD_RETRY_S", 0.01)
     bench.post.outcome = Published(Outcome.RETURNED)
-    await bench.start(beat=1000.0)
+    await bench.start(beat=0.5)
     await eventually(lambda: len(bench.post.beats) > 2, deadline=5.0)
+    assert bench.post.times[2] - bench.post.times[0] < 0.5
     bench.post.outcome = Published(Outcome.CONFIRMED)
     seen = len(bench.post.beats)
     await eventually(lambda: len(bench.post.beats) > seen, deadline=5.0)
-    assert bench.worker is not None
-    await bench.work()
-    assert len(bench.post.beats) <= seen + 2
+    bench.post.outcome = Published(Outcome.RETURNED)
+    await eventually(lambda: len(bench.post.beats) > seen + 3, deadline=10.0)
+    later = bench.post.times[-3:]
+    assert min(late - early for early, late in pairwise(later)) >= 0.4, "once heard, it keeps its interval"
 
 
 async def test_one_that_may_not_send_heartbeats_works_all_the_same_and_closes_no_channel_again(
