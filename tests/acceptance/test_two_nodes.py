@@ -58,10 +58,10 @@ async def test_nodes_stop_within_seconds_and_lose_nothing(system: System) -> Non
 
 
 async def test_every_node_shows_all_workers_and_which_of_them_are_gone(system: System) -> None:
-    brief = {"ORCHESTRIX_JOBS__BEAT": "0.4", "ORCHESTRIX_JOBS__SILENT": "2"}
-    urls = [system.node(**brief)[1] for _ in range(2)]
+    urls = [system.node(ORCHESTRIX_JOBS__BEAT="0.4", ORCHESTRIX_JOBS__SILENT="2")[1] for _ in range(2)]
     for url in urls:
         await system.ready(url)
+    brief = {"ORCHESTRIX_JOBS__BEAT": "0.4", "ORCHESTRIX_JOBS__SILENT": "2"}
     stays, dies = (system.worker("-q", "cmd.createGitRepo", ORCHESTRIX_NODE_ID=name, **brief) for name in "sd")
     async with Client(urls[0]) as first, Client(urls[1]) as second:
 
