@@ -84,6 +84,11 @@ def token() -> str:
     return _source.entropy(8).hex()
 
 
+def unique_name(name: str) -> str:
+    """`name` with a mark of this start: the id of a process in messages and rows."""
+    return f"{name}-{token()[:8]}"
+
+
 def uuid7() -> str:
     """A UUIDv7 (RFC 9562, 5.7): sorts by time, and within one process by order of creation."""
     global _last_ms, _sequence

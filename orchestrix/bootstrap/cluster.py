@@ -18,6 +18,7 @@ from orchestrix.config.settings import Settings
 from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import DrainSignal
 from orchestrix.persistence.engine import Database
+from orchestrix.version import VERSION, host_name
 
 LINK_HEARTBEAT_S: Final = 5
 """Seconds: the broker takes the token from a leader that is frozen or cut off after two to three of them."""
@@ -103,7 +104,7 @@ def _member(node: NodeContext, links: ClusterLinks, node_id: str, make: MakeWork
     draining = DrainSignal()
     work = make(links.connect, node_id, draining)
     return ClusterMember(
-        Identity(node_id, node.settings.node_id, sorted(node.roles)),
+        Identity(node_id, node.settings.node_id, sorted(node.roles), host_name(), VERSION),
         links.database,
         links.connect(f"orchestrix cluster {node_id}", cluster_topology(node_id), heartbeat=LINK_HEARTBEAT_S),
         node.settings.cluster,

@@ -43,9 +43,13 @@ def open_broker(
     topology: WantedTopology | None = None,
     *,
     heartbeat: int = CONNECTION_HEARTBEAT_S,
+    log_name: str | None = None,
 ) -> Broker:
-    """The broker at `url`; nothing is connected yet. A callable is asked before each connect. See `Connect`."""
-    return AmqpBroker(url, name=name, topology=topology, heartbeat=heartbeat)
+    """The broker at `url`; nothing is connected yet. A callable is asked before each connect. See `Connect`.
+
+    `log_name` stands for `name` in logs that have the process's id in a field.
+    """
+    return AmqpBroker(url, name=name, topology=topology, heartbeat=heartbeat, log_name=log_name)
 
 
 def load_catalog(settings: Settings) -> Catalog:
@@ -62,7 +66,7 @@ def resources_of(settings: Settings) -> list[Resource]:
 
 def unique_name(settings: Settings) -> str:
     """The id in messages: the node's name and a mark of this start."""
-    return f"{settings.node_id}-{clock.token()[:8]}"
+    return clock.unique_name(settings.node_id)
 
 
 async def check_schema(database: Database) -> None:

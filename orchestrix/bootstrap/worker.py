@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from orchestrix import clock
 from orchestrix.bootstrap.dev_worker import ELSEWHERE, WORKER_STOP_GRACE_S, log_cut_off, log_stopping
 from orchestrix.bootstrap.factories import (
     load_catalog,
     open_broker,
     open_database,
-    unique_name,
 )
 from orchestrix.bootstrap.health_checks import DatabaseWatch
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
@@ -20,6 +20,7 @@ from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
+from orchestrix.quantities import duration
 from orchestrix.worker.composition import assemble
 
 log = logging.getLogger("orchestrix")
@@ -28,20 +29,23 @@ log = logging.getLogger("orchestrix")
 async def run_worker(
     settings: Settings,
     *,
+    name: str,
     queues: Sequence[str],
     job_queues: Sequence[str] = (),
     broker_url: Callable[[], str],
     ready: Callable[[Sequence[str]], None],
 ) -> None:
     """Serves the commands of `queues` and the jobs of `job_queues` until SIGINT or SIGTERM; all that it can if both
-    are empty. `ready` gets the names of all queues.
+    are empty. `name` is its id on the wire; `ready` gets the names of all queues. At last it logs how long the stop
+    took, and how many commands and jobs it did not finish.
 
     Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """
     catalog = load_catalog(settings)
     database = open_database(settings)
-    name = unique_name(settings)
-    broker = open_broker(broker_url, f"orchestrix worker {name}", partial(saga_topology, catalog))
+    broker = open_broker(
+        broker_url, f"orchestrix worker {name}", partial(saga_topology, catalog), log_name="orchestrix worker"
+    )
     definitions = DefinitionStore(database, catalog)
     worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
     watch = DatabaseWatch(database, name)
@@ -63,6 +67,7 @@ async def run_worker(
         try:
             await first_of(signals.stop, beginning)
         finally:
+            stopping_at = clock.monotonic()
             await given_up(beginning)
             log_stopping(worker, timeout_s, ELSEWHERE)
             await stop_stage("stopping the worker", worker.stop(), timeout_s + WORKER_STOP_GRACE_S)
@@ -70,3 +75,6 @@ async def run_worker(
             await stop_stage("stopping the database monitor", watch.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
+    took_s, left = clock.monotonic() - stopping_at, worker.abandoned
+    extra = {"took_s": round(took_s, 3), "unfinished": left}
+    log.info("stopped after %s, %d unfinished", duration(round(took_s, 2)), left, extra=extra)

@@ -135,8 +135,7 @@ def worker_cancel_queue(worker_id: str) -> Topology:
 
 def worker_topology(queues: Iterable[str]) -> Topology:
     """What workers of jobs share: the queues that they serve, and where their heartbeats go."""
-    heartbeats = Topology(exchanges=(Exchange(WORKER_HEARTBEAT, "topic"),))
-    return queues_of_work(heartbeats, *(dispatch_queue(queue) for queue in queues))
+    return queues_of_work(WORKER_HEARTBEATS, *(dispatch_queue(queue) for queue in queues))
 
 
 def queue_of_work(name: str) -> Topology:
@@ -155,6 +154,8 @@ def worker_heartbeat_queue(node_id: str) -> str:
     return f"{WORKER_HEARTBEAT}.{node_id}{CONNECTION}"
 
 
+WORKER_HEARTBEATS: Final = Topology(exchanges=(Exchange(WORKER_HEARTBEAT, "topic"),))
+"""Where the heartbeats of workers go."""
 STOPS: Final = Topology(exchanges=(Exchange(JOB_CANCEL, "topic"),))
 """Where workers receive that an attempt is to stop."""
 
@@ -164,7 +165,7 @@ def jobs_topology(node_id: str) -> Topology:
     acks, heartbeats = handoff_ack(node_id), worker_heartbeat_queue(node_id)
     return queues_of_work(
         Topology(
-            exchanges=(*STOPS.exchanges, Exchange(WORKER_HEARTBEAT, "topic")),
+            exchanges=(*STOPS.exchanges, *WORKER_HEARTBEATS.exchanges),
             queues=(Queue(acks, exclusive=True), Queue(heartbeats, exclusive=True)),
             bindings=(Binding(heartbeats, WORKER_HEARTBEAT, "#"),),
         ),

@@ -30,11 +30,13 @@ LEAVE_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a node: one run of one process."""
+    """The identity of a node: one run of one process, on its `host`, of this `version`."""
 
     id: str
     name: str
     roles: Sequence[str]
+    host: str | None = None
+    version: str | None = None
 
 
 class Membership:
@@ -118,7 +120,7 @@ class Membership:
     async def _write(self, tx: Transaction) -> bool:
         """True if the node lives, by its row."""
         who = self._identity
-        if not self.joined.is_set() and await nodes.join(tx, who.id, who.name, who.roles):
+        if not self.joined.is_set() and await nodes.join(tx, who.id, who.name, who.roles, who.host, who.version):
             return True
         return await nodes.record_heartbeat(tx, who.id, self._state, self._load())
 

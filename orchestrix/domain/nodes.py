@@ -24,7 +24,7 @@ LIVE = (NodeState.ALIVE, NodeState.DRAINING)
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A row of `nodes`. Times are the database's."""
+    """A row of `nodes`. Times are the database's. A node of a former release gives neither host nor version."""
 
     id: str
     name: str
@@ -34,6 +34,8 @@ class NodeRow:
     started_at: datetime
     beat_at: datetime
     ended_at: datetime | None
+    host: str | None = None
+    version: str | None = None
 
 
 def is_silent(node: NodeRow, *, now: datetime, since: datetime, limit: float) -> bool:

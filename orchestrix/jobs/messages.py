@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.domain.jobs import REPORTED, RUNNING, AttemptStatus, JobRow
+from orchestrix.persistence.cluster.nodes import UNTOLD, WorkerFacts
 from orchestrix.persistence.jobs.job_logs import JobLogLine
 from orchestrix.saga.messages import MAX_ID, UnreadableMessage, dump, load
 
@@ -18,6 +19,9 @@ WORKER_LEFT: Final = "LEFT"
 _LONGEST_ID: Final = 36
 _LONGEST_WORKER: Final = 200
 _MOST_QUEUES: Final = 100
+_MOST_COMMANDS: Final = 1000
+_LONGEST_NAME: Final = 255
+_LONGEST_VERSION: Final = 40
 _MOST_PLACES: Final = 2**31
 
 
@@ -34,7 +38,8 @@ class HandoffOffer:
 @dataclass(frozen=True, slots=True)
 class WorkerHeartbeat:
     """A worker's periodic heartbeat: which queues it serves, and which attempts it works on; or that it has `left`.
-    `said_at` is the time by its own clock, where it gives one. `lost_places` are as in `WorkerHeartbeatRow`."""
+    `said_at` is the time by its own clock, where it gives one. `lost_places` are as in `WorkerHeartbeatRow`; `facts` is
+    what else it tells of itself."""
 
     worker_id: str
     histories: tuple[str, ...]
@@ -43,6 +48,12 @@ class WorkerHeartbeat:
     left: bool = False
     said_at: datetime | None = None
     lost_places: int = 0
+    facts: WorkerFacts = UNTOLD
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes anything new."""
+        return bool(self.queues or self.facts.command_queues)
 
 
 def dispatch(job: JobRow) -> bytes:
@@ -124,9 +135,33 @@ def read_heartbeat(body: bytes) -> WorkerHeartbeat:
     served = [one[:100] for one in queues if isinstance(one, str)] if isinstance(queues, list) else []
     left = fields.get("state") == WORKER_LEFT
     worker, said_at = _required(fields, "workerId", 100), _moment(fields.get("timestamp"))
-    lost = fields.get("lostPlaces")
-    lost = lost if isinstance(lost, int) and 0 < lost < _MOST_PLACES else 0
-    return WorkerHeartbeat(worker, tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left, said_at, lost)
+    lost = _count(fields.get("lostPlaces")) or 0
+    facts = WorkerFacts(
+        host=_name(fields.get("host"), _LONGEST_NAME),
+        version=_name(fields.get("version"), _LONGEST_VERSION),
+        command_queues=_names(fields.get("commandQueues")),
+        commands=_count(fields.get("commands")),
+        handlers=_names(fields.get("handlers")),
+    )
+    return WorkerHeartbeat(worker, tuple(known), tuple(served[:_MOST_QUEUES]), len(jobs), left, said_at, lost, facts)
+
+
+def _count(value: object) -> int | None:
+    """None for what is no number, or too large for a column."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < _MOST_PLACES else None
+
+
+def _name(value: object, limit: int) -> str | None:
+    return value[:limit] if isinstance(value, str) else None
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    """The texts of a list; None for what is no list."""
+    if not isinstance(value, list):
+        return None
+    return tuple(one[:_LONGEST_NAME] for one in value[:_MOST_COMMANDS] if isinstance(one, str))
 
 
 def read_event(queue: str, body: bytes, now: datetime) -> AttemptStatus | JobLogLine:

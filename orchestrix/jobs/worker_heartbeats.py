@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Delivery
 from orchestrix.broker.topology import worker_heartbeat_queue
 from orchestrix.domain import jobs as rules
@@ -29,6 +30,8 @@ from orchestrix.saga.messages import UnreadableMessage
 log = logging.getLogger("orchestrix.jobs")
 
 HEARTBEAT_BATCH_LIMIT: Final = 200
+RECENT_HEARTBEAT_S: Final = 15.0
+"""Seconds for which a node that does not lead keeps the latest heartbeat of each worker."""
 _REOPEN_AFTER: Final = timedelta(seconds=30)
 HEARTBEATS_PER_TRANSACTION: Final = 50
 """Heartbeats of one time that are stored in one transaction."""
@@ -94,8 +97,9 @@ class WorkerHeartbeatListener:
     """Stores which attempts have a worker, and stops those that are not to continue; but only while this node leads.
 
     So a cancel reaches a worker that was disconnected, and so does the news that its attempt is over. Lost heartbeats
-    do no harm: the next ones come soon. Other nodes discard what they receive, so that it does not pile up. Only that a
-    worker ends, or has left, every node stores: there may be no leader then, least of all where the worker is its own.
+    do no harm: the next ones come soon. Other nodes keep the latest of each worker for a short while: if they become
+    leader, they list these workers at once. That a worker ends, or has left, every node stores: there may be no leader
+    then, least of all where the worker is its own.
     """
 
     def __init__(self, database: Database, broker: Broker, node: str) -> None:
@@ -104,6 +108,7 @@ class WorkerHeartbeatListener:
         self._node = node
         self._leader_context: LeaderContext | None = None
         self._deferred = DeferredHeartbeats(database)
+        self._recent: dict[str, tuple[float, WorkerHeartbeat]] = {}
         self._consumer: Consumer | None = None
         self._loop = Loop("worker heartbeats", self._round)
 
@@ -135,6 +140,17 @@ class WorkerHeartbeatListener:
         if self._leader_context is leader_context:
             self._leader_context = None
 
+    async def store_recent(self) -> None:
+        """Lists the workers of which this node has heard shortly before it became leader. A lost list does no harm."""
+        now, recent, self._recent = clock.monotonic(), self._recent, {}
+        rows = [_row(one, now - at) for at, one in recent.values() if now - at < RECENT_HEARTBEAT_S]
+        if not rows:
+            return
+        try:
+            await self._database.run(lambda tx: nodes.record_worker_heartbeats(tx, rows), attempts=1)
+        except RetryableError as error:
+            log.debug("recent worker heartbeats lost: %s", error)
+
     async def _round(self) -> None:
         assert self._consumer is not None, "it has begun"
         deliveries = await self._consumer.receive(HEARTBEAT_BATCH_LIMIT, linger=0.05)
@@ -149,14 +165,25 @@ class WorkerHeartbeatListener:
         last = _latest_heartbeats(heartbeats)
         present = [one for one in heartbeats if not one.left]
         left = {worker: one.said_at for worker, one in last.items() if one.left}
-        ending = [one for one in last.values() if not one.left and not one.queues]
+        ending = [one for one in last.values() if not one.left and not one.serves]
         leader_context = self._leader_context
         if leader_context is not None and present:
             await _HeartbeatBatch(leader_context, self._deferred).handle(present)
-        elif ending:
-            await self._database.run(lambda tx: nodes.record_worker_heartbeats(tx, _rows(ending)))
+        else:
+            self._remember(last)
+            if ending:
+                await self._database.run(lambda tx: nodes.record_worker_heartbeats(tx, _rows(ending)))
         if left:
             await self._database.run(lambda tx: nodes.delete_workers(tx, left))
+
+    def _remember(self, last: Mapping[str, WorkerHeartbeat]) -> None:
+        now = clock.monotonic()
+        self._recent |= {worker: (now, one) for worker, one in last.items()}
+        self._recent = {
+            worker: (at, one)
+            for worker, (at, one) in self._recent.items()
+            if not one.left and now - at < RECENT_HEARTBEAT_S
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +193,7 @@ class _HeartbeatDuty:
 
     async def start(self) -> None:
         self.listener.begin_term(self.leader_context)
+        await self.listener.store_recent()
 
     async def stop(self) -> None:
         self.listener.end_term(self.leader_context)
@@ -254,10 +282,13 @@ def _read_heartbeats(deliveries: Iterable[Delivery]) -> list[WorkerHeartbeat]:
 
 
 def _rows(heartbeats: Iterable[WorkerHeartbeat]) -> list[WorkerHeartbeatRow]:
-    return [
-        WorkerHeartbeatRow(cleaned(one.worker_id), one.queues, one.jobs, one.said_at, one.lost_places)
-        for one in heartbeats
-    ]
+    return [_row(one) for one in heartbeats]
+
+
+def _row(one: WorkerHeartbeat, ago_s: float = 0.0) -> WorkerHeartbeatRow:
+    return WorkerHeartbeatRow(
+        cleaned(one.worker_id), one.queues, one.jobs, one.said_at, one.lost_places, one.facts, ago_s
+    )
 
 
 def _latest_heartbeats(heartbeats: Iterable[WorkerHeartbeat]) -> dict[str, WorkerHeartbeat]:

@@ -275,6 +275,8 @@ nodes = _table(
     Column("started_at", UtcTime, nullable=False),
     Column("beat_at", UtcTime, nullable=False),
     Column("ended_at", UtcTime),
+    Column("host", String(255)),
+    Column("version", String(40)),
     PrimaryKeyConstraint("id"),
     Index(None, "state", "beat_at"),
 )
@@ -288,6 +290,11 @@ workers = _table(
     Column("beat_at", UtcTime, nullable=False),
     Column("said_at", UtcTime),
     Column("lost_places", Integer, nullable=False, server_default="0"),
+    Column("host", String(255)),
+    Column("version", String(40)),
+    Column("command_queues", Json),
+    Column("commands", Integer),
+    Column("handlers", Json),
     PrimaryKeyConstraint("id"),
     Index(None, "beat_at"),
 )

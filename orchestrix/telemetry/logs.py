@@ -36,16 +36,18 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 _COLOURS: Final = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 
 
-def setup(settings: LogSettings, *, node: str, role: str, stream: TextIO | None = None) -> None:
+def setup(
+    settings: LogSettings, *, node: str, role: str, worker: str | None = None, stream: TextIO | None = None
+) -> None:
     """Sends all log lines of this process to `stream` (stdout if None). Calling it again replaces the former setup.
 
-    `node` and `role` are on every line.
+    `node` and `role` are on every line, and the id of the `worker` that it is.
     """
     out = sys.stdout if stream is None else stream
     pretty = settings.format == "pretty" or (settings.format == "auto" and out.isatty())
     handler = Handler(out)
     debugging = settings.level == "debug"
-    formatter = PrettyFormatter(_colourful(out), debugging) if pretty else JsonFormatter(node, role)
+    formatter = PrettyFormatter(_colourful(out), debugging) if pretty else JsonFormatter(node, role, worker)
     handler.setFormatter(formatter)
     if isinstance(out, sinks.Stream):
         out.sink.notice = lambda lost: formatter.format(_loss(lost))
@@ -76,12 +78,14 @@ class Handler(logging.StreamHandler[TextIO]):
 class JsonFormatter(logging.Formatter):
     """One record as one line of ASCII JSON."""
 
-    def __init__(self, node: str, role: str) -> None:
+    def __init__(self, node: str, role: str, worker: str | None = None) -> None:
         super().__init__()
-        self._identity = {"node_id": node, "role": role}
+        self._identity = {"node_id": node, "role": role, **({"worker_id": worker} if worker is not None else {})}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Fields: level, time (RFC 3339, UTC), logger, message, correlation_id, node_id, role, `extra`, exception."""
+        """Fields: level, time (RFC 3339, UTC), logger, message, correlation_id, node_id, role, worker_id, `extra`,
+        exception.
+        """
         extras = extras_of(record)
         line: dict[str, Any] = {
             "level": record.levelname.lower(),

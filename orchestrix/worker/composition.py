@@ -13,11 +13,13 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas.definition_store import DefinitionReader
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Compensation, Order
+from orchestrix.version import VERSION, host_name
 from orchestrix.worker.author_code import AuthorCode, load_author_code
 from orchestrix.worker.jobs.state_guard import JobStateGuard
 
 from .context import LOGGER
 from .handlers import HandlerTable
+from .heartbeat import ProcessIdentity
 from .jobs.functions import JobTable
 from .jobs.runner import JobRunner
 from .worker import Worker
@@ -41,13 +43,13 @@ def assemble(
     needs.
     """
     authored = load_author_code(settings)
+    name = name or clock.unique_name(settings.node_id)
     handlers, known = HandlerTable(), set(authored.jobs)
     if queues or not job_queues:
         handlers = _handlers(authored, catalog, queues)
         known.update(authored.handlers)
     runner = None
     if job_queues or not queues:
-        name = name or f"{settings.node_id}-{clock.token()[:8]}"
         runner = _runner(
             settings, broker, authored.jobs, job_queues, JobStateGuard(database, name, settings.jobs.silent)
         )
@@ -56,7 +58,8 @@ def assemble(
     _warn_of_undo(catalog, [*handlers, *(authored.jobs if runner is not None else ())], known)
     at_work = [one.function for one in authored.jobs.values()] if runner is not None else []
     authored.sections.check([*handlers.values(), *at_work])
-    return Worker(broker, database, catalog, handlers, settings, runner, reader)
+    process = ProcessIdentity(name, host_name(), VERSION)
+    return Worker(broker, database, catalog, handlers, settings, runner, reader, process)
 
 
 def _runner(

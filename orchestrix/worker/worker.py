@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer
-from orchestrix.broker.topology import saga_topology
+from orchestrix.broker.topology import WORKER_HEARTBEATS, saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.lifecycle import Loop
@@ -33,6 +35,7 @@ from orchestrix.worker.executor_groups import ExecutorGroups
 
 from .context import LOGGER
 from .handlers import HandlerTable
+from .heartbeat import HeartbeatPublisher, ProcessIdentity
 from .jobs.runner import JobRunner
 
 FINAL_REPORT_TIMEOUT_S = 1.0
@@ -44,7 +47,8 @@ class Worker:
     acknowledge.
 
     It also runs `jobs`, if it has any. It holds nothing that another worker needs, so it may end at any time. `reader`
-    finds the versions of sagas whose code other processes have.
+    finds the versions of sagas whose code other processes have. Its heartbeats describe its `process`; a worker
+    without jobs sends none if there is no such description.
     """
 
     def __init__(
@@ -56,7 +60,11 @@ class Worker:
         settings: Settings,
         jobs: JobRunner | None = None,
         reader: DefinitionReader | None = None,
+        process: ProcessIdentity | None = None,
     ) -> None:
+        self._process = process
+        self._heartbeat: HeartbeatPublisher | None = None
+        self._heartbeat_s = settings.jobs.beat
         self._reader = reader or NullDefinitionReader()
         self._broker = broker
         self._guard = StateGuard(database, catalog)
@@ -80,6 +88,12 @@ class Worker:
         """How many commands are in flight, also while it stops."""
         return len(self._runners.busy) if self._runners is not None else 0
 
+    @property
+    def abandoned(self) -> int:
+        """How many commands and jobs had not ended when its time to stop was over."""
+        jobs = self.jobs.abandoned if self.jobs is not None else 0
+        return jobs + (self._runners.abandoned if self._runners is not None else 0)
+
     async def start(self) -> None:
         """Consumes commands as soon as the broker is reachable; returns at once.
 
@@ -93,7 +107,23 @@ class Worker:
             self._runners = self._parts.runners
             await self._parts.start()
         if self.jobs is not None:
-            await self.jobs.start()
+            await self.jobs.start(self._describe if self._process is not None else None)
+        elif self._process is not None and self._handlers and self._heartbeat is None:
+            self._heartbeat = HeartbeatPublisher(
+                self._broker, WORKER_HEARTBEATS, self._process.id, (), None, self._heartbeat_s, self._describe
+            )
+            await self._heartbeat.start()
+
+    def _describe(self, draining: bool) -> Mapping[str, Any]:
+        """What its heartbeats say of it, besides its job queues and jobs."""
+        assert self._process is not None, "it has something to say"
+        return {
+            "host": self._process.host,
+            "version": self._process.version,
+            "commandQueues": [] if draining else list(self.queues),
+            "commands": self.held,
+            "handlers": list(self.jobs.handlers) if self.jobs is not None else [],
+        }
 
     async def _check(self) -> None:
         if any(self._catalog.command(command) is None for command in self._handlers):
@@ -106,15 +136,21 @@ class Worker:
     async def stop(self) -> None:
         """Takes nothing new, requeues what has not started, and waits up to `worker.stop_timeout` seconds for the rest
         to end and to be reported; see `JobRunner.stop` for jobs."""
-        parts = [self._stop()] if self.jobs is None else [self._stop(), self.jobs.stop()]
+        commands = asyncio.ensure_future(self._stop())
+        parts = [commands] if self.jobs is None else [commands, self.jobs.stop(commands)]
         for error in await asyncio.gather(*parts, return_exceptions=True):
             if error is not None:
                 raise error
 
     async def _stop(self) -> None:
         parts, self._parts = self._parts, None
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            heartbeat.drain()
         if parts is not None:
             await parts.stop(self._settings.stop_timeout)
+        if heartbeat is not None:
+            await heartbeat.stop()
 
 
 class _Parts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.system import EVERY_DATABASE, Client, System, create_all
+from tests.support import eventually
 
 
 @EVERY_DATABASE
@@ -54,3 +55,27 @@ async def test_nodes_stop_within_seconds_and_lose_nothing(system: System) -> Non
     assert await worker.exited(deadline=45) == 0
     system.worker()
     (await system.all_ended(answered, deadline=90)).check_completed(answered)
+
+
+async def test_every_node_shows_all_workers_and_which_of_them_are_gone(system: System) -> None:
+    urls = [system.node(ORCHESTRIX_JOBS__BEAT="0.4", ORCHESTRIX_JOBS__SILENT="2")[1] for _ in range(2)]
+    for url in urls:
+        await system.ready(url)
+    brief = {"ORCHESTRIX_JOBS__BEAT": "0.4", "ORCHESTRIX_JOBS__SILENT": "2"}
+    stays, dies = (system.worker("-q", "cmd.createGitRepo", ORCHESTRIX_NODE_ID=name, **brief) for name in "sd")
+    async with Client(urls[0]) as first, Client(urls[1]) as second:
+
+        async def states() -> dict[str, str]:
+            pages = [(await one.http.get("/workers?kind=commands")).json()["items"] for one in (first, second)]
+            found = [{one["id"][0]: one["state"] for one in page} for page in pages]
+            return found[0] if found[0] == found[1] else {}
+
+        async def are(wanted: dict[str, str]) -> bool:
+            return await states() == wanted
+
+        await eventually(lambda: are({"s": "ALIVE", "d": "ALIVE"}), deadline=20)
+        dies.kill9()
+        await eventually(lambda: are({"s": "ALIVE", "d": "SILENT"}), deadline=20)
+        stays.terminate()
+        assert await stays.exited() == 0
+        await eventually(lambda: are({"d": "SILENT"}), deadline=20, message="one that has left is not shown")

@@ -13,7 +13,7 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.schema import foreign_tables, migrator
 from orchestrix.persistence.tables import metadata
 
-REVISIONS = [f"{number:04}" for number in range(1, int(migrator.HEAD) + 1)]
+REVISIONS = sorted(one.name.partition("_")[0] for one in (migrator.SCRIPTS / "versions").glob("[0-9]*.py"))
 JOBS = "CREATE TABLE jobs (id INTEGER, title VARCHAR(20))"
 
 

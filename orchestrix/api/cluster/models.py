@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from orchestrix.api.answers import Answer, OptionalTime, Time
+from orchestrix.api.query import Query, Text
 from orchestrix.domain.leases import ElectionReason, LeaderMode
 from orchestrix.domain.nodes import NodeRow, NodeState
 from orchestrix.persistence.cluster.leases import Handover
@@ -34,6 +35,8 @@ class NodeBody(Answer):
     started_at: Time
     beat_at: Time = Field(description="When its last heartbeat arrived.")
     ended_at: OptionalTime
+    host: str | None = Field(examples=["app-1"], description="Null for a node of a release that does not tell it.")
+    version: str | None = Field(examples=["0.1.0"], description="Its release.")
 
     @classmethod
     def made(cls, node: NodeRow, leader: str | None) -> Self:
@@ -41,32 +44,57 @@ class NodeBody(Answer):
         return cls.of(node, is_leader=node.id == leader)
 
 
+class WorkerQuery(Query):
+    """Which workers."""
+
+    queue: Text | None = Field(None, description="Only those that serve this queue, of commands or of jobs.")
+    kind: Literal["commands", "jobs"] | None = Field(None, description="Only those that serve queues of this kind.")
+
+
 class WorkerBody(Answer):
-    """One worker that runs jobs."""
+    """One worker process. What one of a former release, or of another language, does not tell is null."""
 
     id: str = Field(examples=["worker-1-7b1f0c9f"])
     state: Literal["ALIVE", "DRAINING", "SILENT"] = Field(
         examples=["ALIVE"],
-        description="`DRAINING`: it stops, takes nothing new, and lets its jobs go on for a while. `SILENT`: no "
+        description="`DRAINING`: it stops, takes nothing new, and lets its work go on for a while. `SILENT`: no "
         "heartbeat since `beatAt`, for half of the time after which its jobs are lost (`jobs.silent`), or longer.",
     )
     queues: list[str] = Field(
         examples=[["reports"]], description="Those that it takes jobs from; none any more while it stops."
     )
+    command_queues: list[str] | None = Field(
+        examples=[["cmd.registerApp"]],
+        description="Those that it takes commands from; none any more while it stops.",
+    )
+    handlers: list[str] | None = Field(examples=[["monthly"]], description="The jobs that it has functions for.")
     jobs: int = Field(description="How many it has, by its own last heartbeat; 0 once they are lost.")
+    commands: int | None = Field(description="How many it has, by its own last heartbeat; 0 once it is lost.")
     lost_places: int = Field(
         description="Places taken by functions that go on though their attempts have ended: restart the worker."
     )
+    host: str | None = Field(examples=["app-2"])
+    version: str | None = Field(examples=["0.1.0"], description="Its release.")
     started_at: Time
     beat_at: Time = Field(description="When its last heartbeat arrived.")
 
     @classmethod
     def made(cls, worker: WorkerRow, ago: timedelta, limit: timedelta) -> Self:
-        """One whose last heartbeat was so long `ago`: it has no jobs any more from the `limit` on, and is silent from
+        """One whose last heartbeat was so long `ago`: it has no work any more from the `limit` on, and is silent from
         half of it on, as for those who ask what a job waits for. One that stops says that it has no queue.
         """
-        state = "SILENT" if ago >= limit / 2 else "ALIVE" if worker.queues else "DRAINING"
-        return cls.of(worker, state=state, jobs=0 if ago >= limit else worker.jobs)
+        facts, serves = worker.facts, worker.queues or worker.command_queues
+        lost = ago >= limit
+        return cls.of(
+            worker,
+            state="SILENT" if ago >= limit / 2 else "ALIVE" if serves else "DRAINING",
+            jobs=0 if lost else worker.jobs,
+            commands=0 if lost and facts.commands is not None else facts.commands,
+            command_queues=facts.command_queues,
+            handlers=facts.handlers,
+            host=facts.host,
+            version=facts.version,
+        )
 
 
 class WorkerList(Answer):

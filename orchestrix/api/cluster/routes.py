@@ -5,14 +5,25 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from orchestrix.api.cluster.models import ClusterBody, HandoverBody, LeaseBody, NodeBody, WorkerBody, WorkerList
+from orchestrix.api.cluster.models import (
+    ClusterBody,
+    HandoverBody,
+    LeaseBody,
+    NodeBody,
+    WorkerBody,
+    WorkerList,
+    WorkerQuery,
+)
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, as_sentence
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import leases, nodes
+from orchestrix.persistence.cluster.nodes import WorkerRow
 
 MOST_NODES: Final = 200
 MOST_WORKERS: Final = 200
+MOST_SEARCHED: Final = 10_000
+"""Workers among which those that are asked for are searched."""
 MOST_HANDOVERS: Final = 20
 SHOWN_S: Final = 600.0
 """Seconds for which a worker is shown that ended without saying so."""
@@ -50,16 +61,24 @@ async def get_cluster(call: Call) -> ClusterBody:
 
 
 @operations.get("/workers")
-async def list_workers(call: Call) -> WorkerList:
+async def list_workers(call: Call, query: WorkerQuery) -> WorkerList:
     """List the workers.
 
-    The latest heartbeat first, 200 at most. One that has left is not shown, a silent one for 10 minutes.
+    Of commands and of jobs, the latest heartbeat first, 200 at most. One that has left is not shown, a silent one for
+    10 minutes.
     """
     async with call.context.database.read() as connection:
-        workers = await nodes.listed_workers(connection, MOST_WORKERS, SHOWN_S)
+        workers = await nodes.listed_workers(connection, MOST_SEARCHED, SHOWN_S)
         now = connection.now()
     limit = timedelta(seconds=call.context.silent)
-    return WorkerList(items=[WorkerBody.made(one, now - one.beat_at, limit) for one in workers])
+    found = [one for one in workers if _is_wanted(one, query)][:MOST_WORKERS]
+    return WorkerList(items=[WorkerBody.made(one, now - one.beat_at, limit) for one in found])
+
+
+def _is_wanted(worker: WorkerRow, query: WorkerQuery) -> bool:
+    kinds = {"jobs": worker.queues, "commands": worker.command_queues}
+    served = [queue for kind, queues in kinds.items() if query.kind in (None, kind) for queue in queues]
+    return query.queue in served if query.queue is not None else query.kind is None or bool(served)
 
 
 @operations.post("/cluster/nodes/{node}/drain", problems=("illegal_transition",))

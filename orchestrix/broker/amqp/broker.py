@@ -40,18 +40,25 @@ class AmqpBroker:
     """`port.Broker` for RabbitMQ and the embedded broker.
 
     `url` may name several hosts (`amqp://user:password@a,b:5673/vhost`) and may be a callable, which is then asked
-    before every connect. `name` shows in the broker's list of connections. `heartbeat` is in seconds.
+    before every connect. `name` shows in the broker's list of connections, and in logs where there is no `log_name`.
+    `heartbeat` is in seconds.
     `topology`, or what it returns, is declared at each connect before the link counts as UP, again every ten seconds,
     and at once when a subscription misses its queue. Declares and look-ups run on the consuming connection, which an
     alarm of the broker does not block.
     """
 
     def __init__(
-        self, url: str | Callable[[], str], *, name: str, heartbeat: int = 10, topology: WantedTopology | None = None
+        self,
+        url: str | Callable[[], str],
+        *,
+        name: str,
+        heartbeat: int = 10,
+        topology: WantedTopology | None = None,
+        log_name: str | None = None,
     ) -> None:
         ask = url if callable(url) else lambda: url
         self._publisher = AmqpPublisher()
-        self._supervisor = ConnectionSupervisor(ask, name, heartbeat, self._set_up)
+        self._supervisor = ConnectionSupervisor(ask, name, heartbeat, self._set_up, log_name)
         self._topology = topology
         self._mismatch: str | None = None
         self._consumers: list[AmqpConsumer] = []

@@ -45,7 +45,12 @@ class ConnectionSupervisor:
     """
 
     def __init__(
-        self, url: Callable[[], str], name: str, heartbeat: int, setup: Callable[[AmqpSession], Awaitable[None]]
+        self,
+        url: Callable[[], str],
+        name: str,
+        heartbeat: int,
+        setup: Callable[[AmqpSession], Awaitable[None]],
+        log_name: str | None = None,
     ) -> None:
         self.state = LinkState.DOWN
         self.generation = 0
@@ -53,6 +58,7 @@ class ConnectionSupervisor:
         self.up_hooks: list[Callable[[int], None]] = []
         self.down_hooks: list[Callable[[int, str], None]] = []
         self._url, self._name, self._heartbeat, self._setup = url, name, heartbeat, setup
+        self._log_name = log_name or name
         self._backoff = Backoff(0.2, 15.0)
         self._session: AmqpSession | None = None
         self._up = asyncio.Event()
@@ -109,7 +115,7 @@ class ConnectionSupervisor:
 
     def _fail(self, sentence: str) -> None:
         if sentence != self.problem:
-            log.warning('connection "%s": %s; retrying', self._name, sentence)
+            log.warning('connection "%s": %s; retrying', self._log_name, sentence)
         self.state, self.problem = LinkState.DOWN, sentence
 
     async def _connect(self) -> AmqpSession:
@@ -143,7 +149,7 @@ class ConnectionSupervisor:
             for link in session.links:
                 link.abort("the second connection could not be opened")
             raise
-        log.info('connection "%s": connected to %s', self._name, host_and_port(url))
+        log.info('connection "%s": connected to %s', self._log_name, host_and_port(url))
         return session
 
     async def _try_connect(self, link: AmqpConnection, url: URL) -> None:
@@ -198,7 +204,7 @@ class ConnectionSupervisor:
             return
         self._up.clear()
         self.state, self.problem = LinkState.DOWN, reason
-        log.warning('connection "%s" lost: %s', self._name, reason)
+        log.warning('connection "%s" lost: %s', self._log_name, reason)
         self._notify_down(reason)
         for link in session.links:
             link.lose(reason)

@@ -14,6 +14,7 @@ from orchestrix.cli.display.confirmation import confirmed
 from orchestrix.cli.display.views import DisplayOptions, display_options, print_document, print_rows, shown
 from orchestrix.cli.instance_names import APP, id_of, is_id
 from orchestrix.cli.node_phase import phase
+from orchestrix.cli.nouns.cluster import WORKER_COLUMNS
 from orchestrix.cli.syntax.declarations import columns
 from orchestrix.errors import Invalid, NotFound, OrchestrixError, Unavailable
 
@@ -22,7 +23,7 @@ _CLUSTER = {
         "id=NODE state isLeader=LEADER roles jobCount=JOBS version? host? beatAt=LAST_SEEN startedAt=STARTED"
         " endedAt?=ENDED"
     ),
-    "workers": columns("id=WORKER state queues jobs lostPlaces?=LOST_PLACES beatAt=LAST_SEEN startedAt=STARTED"),
+    "workers": WORKER_COLUMNS,
     "handovers": columns("term from to mode reason gainedAt=AT tookMs=DURATION_(ms)"),
 }
 _LETTERS = "/dead-letters"

@@ -110,15 +110,15 @@ def worker(arguments: argparse.Namespace) -> int:
     broker_url = endpoints.broker(settings, folder)
     settings = _placed(settings, folder, broker_url)
     _begin()
-    logs.setup(settings.log, node=settings.node_id, role="worker")
+    name = clock.unique_name(settings.node_id)
+    logs.setup(settings.log, node=settings.node_id, role="worker", worker=name)
     from orchestrix.bootstrap import run_worker
 
     def ready(queues: Sequence[str]) -> None:
         log.info("ready", extra={"queues": list(queues), "concurrency": settings.worker.concurrency})
 
     chosen_queues = {"queues": arguments.queue, "job_queues": arguments.job_queue}
-    run_to_the_end(run_worker(settings, **chosen_queues, broker_url=broker_url, ready=ready))
-    log.info("stopped")
+    run_to_the_end(run_worker(settings, name=name, **chosen_queues, broker_url=broker_url, ready=ready))
     return exit_codes.OK
 
 

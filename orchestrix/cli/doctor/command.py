@@ -16,7 +16,7 @@ from orchestrix.cli.api_request import api_at
 from orchestrix.cli.banner import database as shown
 from orchestrix.cli.doctor import database as database_checks
 from orchestrix.cli.doctor.jobs import examined, facts
-from orchestrix.cli.doctor.queues import dead_letters, deaths, queues, timeout_bursts
+from orchestrix.cli.doctor.queues import command_workers, dead_letters, deaths, queues, timeout_bursts
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
 from orchestrix.cli.doctor.rights import rights
 from orchestrix.cli.doctor.stuck import stuck
@@ -195,9 +195,26 @@ async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
             catalog = load_catalog(settings)
         except (ConfigError, DefinitionError):  # which is reported already
             return found
-        return [*found, _sagas(catalog, settings), *await queues(broker, catalog)]
+        known = await _command_workers(settings, folder)
+        return [*found, _sagas(catalog, settings), *await queues(broker, catalog, *known)]
     finally:
         await broker.stop()
+
+
+async def _command_workers(settings: Settings, folder: Path) -> list[dict[str, str]]:
+    """As `queues` takes it; nothing where the database does not tell, which is reported elsewhere."""
+    from orchestrix.bootstrap import open_database
+
+    try:
+        database = open_database(settings.model_copy(update={"database_url": endpoints.database(settings, folder)}))
+    except OrchestrixError:
+        return []
+    try:
+        return [await command_workers(database)]
+    except Exception:  # its schema may be an older one
+        return []
+    finally:
+        await database.close()
 
 
 async def _versions(settings: Settings, folder: Path) -> list[CheckResult]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from orchestrix.broker.port import Broker
 from orchestrix.broker.topology import UNROUTED, dead_letters_of
 from orchestrix.cli.doctor.result import OK, WARN, CheckResult
+from orchestrix.domain.stored_times import age_s
+from orchestrix.quantities import duration
 from orchestrix.saga.catalog import Catalog
 
 if TYPE_CHECKING:
     from orchestrix.persistence.engine import Database
 
 _START_NODE = "orchestrix serve"
+_WORKERS_SHOWN = 10_000
+_WORKERS_SHOWN_S = 600.0
+"""Workers that are looked at, and for how many seconds after its last heartbeat one is."""
+_UNKNOWN: Mapping[str, str] = {}
 _DEAD_LETTERS_SHOWN = 200
 """So many dead letters are checked, the last ones."""
 _KINDS = 10
@@ -27,12 +34,32 @@ _ADVICE = {
 }
 
 
-async def queues(broker: Broker, catalog: Catalog) -> list[CheckResult]:
-    """A warning for each thing that needs attention, or one good result. Raises `Unavailable`."""
+async def command_workers(database: Database) -> dict[str, str]:
+    """What is known of the last worker of each command queue that has not left: a part of a sentence about a queue
+    that nobody reads. Raises `Unavailable`.
+    """
+    from orchestrix.persistence.cluster import nodes
+
+    async with database.read() as connection:
+        now, workers = connection.now(), await nodes.listed_workers(connection, _WORKERS_SHOWN, _WORKERS_SHOWN_S)
+    found: dict[str, str] = {}
+    for worker in workers:
+        host = f" on {worker.facts.host}" if worker.facts.host else ""
+        ago, held = duration(int(age_s(worker.beat_at, now))), worker.facts.commands or 0
+        for queue in worker.command_queues:
+            found.setdefault(queue, f" (its worker {worker.id}{host}: last heartbeat {ago} ago, {held} in progress)")
+    return found
+
+
+async def queues(broker: Broker, catalog: Catalog, workers: Mapping[str, str] = _UNKNOWN) -> list[CheckResult]:
+    """A warning for each thing that needs attention, or one good result. `workers` is what `command_workers` says.
+
+    Raises `Unavailable`.
+    """
     found: list[CheckResult] = []
     missing: list[str] = []
     for name in catalog.commands:
-        found += await _work(broker, name, f"orchestrix worker -q {name}", missing)
+        found += await _work(broker, name, f"orchestrix worker -q {name}", missing, workers.get(name, ""))
     for name in catalog.event_queues:
         found += await _work(broker, name, "orchestrix serve --roles api,orchestrator", missing)
     meaning = "that no queue wanted and no orchestrator has moved yet"
@@ -113,13 +140,13 @@ def _counted(reasons: Counter[str], more: str) -> str:
     return texts if len(reasons) == 1 else f"{reasons.total()}{more}, of which {texts}"
 
 
-async def _work(broker: Broker, name: str, reader: str, missing: list[str]) -> list[CheckResult]:
+async def _work(broker: Broker, name: str, reader: str, missing: list[str], known: str = "") -> list[CheckResult]:
     count = await broker.message_count(name)
     unread: list[CheckResult] = []
     if count is None:
         missing.append(name)
     elif not count[1]:
-        unread.append(CheckResult(WARN, "queues", f"{name}: {count[0]} ready, nobody reads it", reader))
+        unread.append(CheckResult(WARN, "queues", f"{name}: {count[0]} ready, nobody reads it{known}", reader))
     meaning = "that no orchestrator has moved yet"
     return unread + await _left_over(broker, dead_letters_of(name), meaning, "dead letter", missing)
 

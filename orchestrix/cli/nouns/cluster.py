@@ -14,12 +14,17 @@ CLUSTER: Final = CommandGroup("cluster", "the nodes and the leader", (
                  (option("node", "its id, as `cluster status` shows it, or its name", "NODE"),),
                  "POST /cluster/nodes/{node}/drain"),
 ))  # fmt: skip
+WORKER_COLUMNS: Final = columns(
+    "id=WORKER state commandQueues?=COMMANDS_OF queues?=JOBS_OF commands? jobs? lostPlaces?=LOST_PLACES host? version?"
+    " beatAt=LAST_SEEN startedAt=STARTED handlers+=JOB_FUNCTIONS"
+)
 WORKERS: Final = ShellCommand(
-    "workers", "all workers, of commands and of jobs, and what they serve", "workers", request="GET /workers",
-    view=columns(
-        "id=WORKER state queues jobs? lostPlaces?=LOST_PLACES beatAt=LAST_SEEN"
-        " startedAt=STARTED"
+    "workers", "all workers, of commands and of jobs, and what they serve", "workers --queue cmd.registerApp",
+    (
+        option("--queue", "only those that serve QUEUE, of commands or of jobs", "QUEUE", "?queue"),
+        option("--kind", "only those that serve queues of this kind", to="?kind", choices=("commands", "jobs")),
     ),
+    "GET /workers", WORKER_COLUMNS,
 )  # fmt: skip
 _AUDIT = (
     option("--actor", "only what WHO did", "WHO", "?actor"),

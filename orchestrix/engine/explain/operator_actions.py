@@ -16,6 +16,8 @@ from orchestrix.saga.definition import FAILED
 from orchestrix.saga.state import PAUSED, Instance, InstanceProgress
 
 _ENDS: Final = (SagaAction.CANCEL.value, SagaAction.TERMINATE.value)
+ANONYMOUS: Final = "anonymous"
+BY_HAND: Final = "by hand"
 RETRY_ADVICE: Final = "Nothing to do; if that was a mistake, `retry` runs it again from the beginning."
 
 
@@ -29,7 +31,7 @@ class OperatorEnding:
 
     def describe(self, at: str, progress: InstanceProgress) -> str:
         """A sentence; `at` is the time of the action in words."""
-        who = f"{self._verb} by {self.action.actor} at {at} ({self.action.reason})"
+        who = done_by(self.action, self._verb, at)
         if self.action.verb == SagaAction.CANCEL.value:
             return f"{who}: everything is undone{' except the skipped steps' if self.skipped else ''}."
         left = f"not undone: {', '.join(progress.left)}" if progress.left else "nothing to undo"
@@ -38,6 +40,15 @@ class OperatorEnding:
     @property
     def _verb(self) -> str:
         return "Cancelled" if self.action.verb == SagaAction.CANCEL.value else "Terminated"
+
+
+def done_by(action: AuditRow, what: str, at: str) -> str:
+    """`Paused by ada at … (the address is wrong)`. Without tokens the API knows no names: what the shell gives as the
+    reason, `by hand (root)`, then says alone who it was.
+    """
+    if action.actor == ANONYMOUS and action.reason.startswith(BY_HAND):
+        return f"{what} {action.reason} at {at}"
+    return f"{what} by {action.actor} at {at} ({action.reason})"
 
 
 async def wait_of(connection: Connection, instance: Instance) -> AuditRow | None:

@@ -12,7 +12,7 @@ from orchestrix.engine.explain import worker_crash
 from orchestrix.engine.explain.explanation import SagaExplanation
 from orchestrix.engine.explain.facts import SagaFacts
 from orchestrix.engine.explain.job import describe, work_of
-from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, end_of, wait_of
+from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, done_by, end_of, wait_of
 from orchestrix.engine.explain.pause import by_blocker, in_flight_note
 from orchestrix.engine.explain.unusable_answer import unusable_answer
 from orchestrix.engine.explain.workers import queued_behind_others, without_action
@@ -292,7 +292,7 @@ def _withdrawn(facts: SagaFacts) -> str:
 
 def _done(facts: SagaFacts, what: str) -> str | None:
     action = facts.last_action
-    return f"{what} by {action.actor} at {_moment(action.at)} ({action.reason})" if action is not None else None
+    return done_by(action, what, _moment(action.at)) if action is not None else None
 
 
 def _extend_hint(facts: SagaFacts) -> str:

@@ -18,7 +18,20 @@ from orchestrix.persistence.dialects import BulkInsert
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.tables import nodes, workers
 
-_WORDS: Final = ("id", "queues", "jobs", "started_at", "beat_at", "said_at", "lost_places")
+_WORDS: Final = (
+    "id",
+    "queues",
+    "jobs",
+    "started_at",
+    "beat_at",
+    "said_at",
+    "lost_places",
+    "host",
+    "version",
+    "command_queues",
+    "commands",
+    "handlers",
+)
 _WORKERS: Final = BulkInsert(workers, _WORDS, key=("id",))
 _LIVE: Final = tuple(state.value for state in LIVE)
 
@@ -32,10 +45,30 @@ class LiveNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What a worker process tells of itself besides its jobs; one of a former release, or of another language, need
+    not tell it.
+
+    `command_queues` are those that it takes commands from, `commands` how many it has, `handlers` the jobs that it
+    has functions for.
+    """
+
+    host: str | None = None
+    version: str | None = None
+    command_queues: Sequence[str] | None = None
+    commands: int | None = None
+    handlers: Sequence[str] | None = None
+
+
+UNTOLD: Final = WorkerFacts()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerHeartbeatRow:
     """A worker's heartbeat: which queues it serves, how many jobs it has, and when it was sent, by its own clock.
 
-    `lost_places` are slots taken by functions that still run though their attempts have ended.
+    `lost_places` are slots taken by functions that still run though their attempts have ended. It was received `ago_s`
+    seconds before it is stored.
     """
 
     id: str
@@ -43,6 +76,8 @@ class WorkerHeartbeatRow:
     jobs: int
     said_at: datetime | None = None
     lost_places: int = 0
+    facts: WorkerFacts = UNTOLD
+    ago_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +90,22 @@ class WorkerRow:
     started_at: datetime
     beat_at: datetime
     lost_places: int = 0
+    facts: WorkerFacts = UNTOLD
+
+    @property
+    def command_queues(self) -> Sequence[str]:
+        """The command queues that it serves, as far as is known."""
+        return self.facts.command_queues or ()
 
 
-async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -> bool:
+async def join(
+    tx: Transaction,
+    node_id: str,
+    name: str,
+    roles: Sequence[str],
+    host: str | None = None,
+    version: str | None = None,
+) -> bool:
     """A new node, ALIVE; False if there is one of that id, or was."""
     now = tx.dialect.clock(tx.now())
     row = {
@@ -68,6 +116,8 @@ async def join(tx: Transaction, node_id: str, name: str, roles: Sequence[str]) -
         "job_count": 0,
         "started_at": now,
         "beat_at": now,
+        "host": host,
+        "version": version,
     }
     return await tx.dialect.insert_one(tx, nodes, row)
 
@@ -150,9 +200,7 @@ async def record_worker_heartbeats(tx: Transaction, heartbeats: Sequence[WorkerH
     """Records the heartbeats of workers."""
     now = tx.now()
     heard = {beat.id: beat for beat in heartbeats}
-    rows = [
-        (id, list(one.queues), one.jobs, now, now, one.said_at, one.lost_places) for id, one in sorted(heard.items())
-    ]
+    rows = [_values(one, now - timedelta(seconds=one.ago_s)) for _, one in sorted(heard.items())]
     if not rows:
         return
     await tx.dialect.insert_absent(tx, _WORKERS, rows)
@@ -164,6 +212,14 @@ async def record_worker_heartbeats(tx: Transaction, heartbeats: Sequence[WorkerH
         for row in rows
     ]
     await tx.execute(change.values(new), values)
+
+
+def _values(beat: WorkerHeartbeatRow, at: datetime) -> tuple[Any, ...]:
+    """The values of `_WORDS`."""
+    facts = beat.facts
+    lists = [None if one is None else list(one) for one in (facts.command_queues, facts.handlers)]
+    told = facts.host, facts.version, lists[0], facts.commands, lists[1]
+    return beat.id, list(beat.queues), beat.jobs, at, at, beat.said_at, beat.lost_places, *told
 
 
 async def delete_workers(tx: Transaction, left: Mapping[str, datetime | None]) -> None:
@@ -186,10 +242,12 @@ async def listed_workers(connection: Connection, limit: int, seconds: float) -> 
     """The workers with a heartbeat in the last `seconds`, the latest first."""
     query = select(workers).where(*heard(connection, seconds)).limit(limit)
     query = query.order_by(workers.c.beat_at.desc(), workers.c.id)
-    return [
-        WorkerRow(r.id, r.queues, r.jobs, r.started_at, r.beat_at, r.lost_places)
-        for r in await connection.execute(query)
-    ]
+    return [_worker(row) for row in await connection.execute(query)]
+
+
+def _worker(row: Any) -> WorkerRow:
+    facts = WorkerFacts(row.host, row.version, row.command_queues, row.commands, row.handlers)
+    return WorkerRow(row.id, row.queues, row.jobs, row.started_at, row.beat_at, row.lost_places, facts)
 
 
 def _node(row: Any) -> NodeRow:
@@ -202,4 +260,6 @@ def _node(row: Any) -> NodeRow:
         started_at=row.started_at,
         beat_at=row.beat_at,
         ended_at=row.ended_at,
+        host=row.host,
+        version=row.version,
     )

@@ -28,13 +28,13 @@ async def queue_workers(connection: Connection, queues: Iterable[str], limit: fl
     wanted = set(queues)
     if not wanted:
         return {}
-    known = select(workers.c.id, workers.c.queues, workers.c.beat_at).where(*nodes.heard(connection, 2 * limit))
-    found = list(await connection.execute(known))
+    shown = workers.c.id, workers.c.queues, workers.c.beat_at, workers.c.command_queues
+    found = list(await connection.execute(select(*shown).where(*nodes.heard(connection, 2 * limit))))
     now, silent, heartbeats = connection.now(), limit / 2, defaultdict[str, list[float]](list)
-    for _, served, at in found:
+    for _, served, at, _ in found:
         for queue in wanted.intersection(served):
             heartbeats[queue].append(age_s(at, now))
-    ending = [id for id, served, at in found if not served and age_s(at, now) < silent]
+    ending = [id for id, served, at, commands in found if not served and not commands and age_s(at, now) < silent]
     stopping = await _at_jobs(connection, wanted, ending)
     return {queue: _queue_workers(heartbeats[queue], silent, stopping[queue]) for queue in wanted}
 

@@ -67,6 +67,8 @@ class CommandSlots:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.abandoned = 0
+        """How many commands had not ended when the time to stop was over."""
         redeliveries.use(self)
 
     @property
@@ -136,7 +138,8 @@ class CommandSlots:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
         except TimeoutError:
-            LOGGER.warning("%s did not finish in time; requeueing", counted(len(self._busy), "command"))
+            self.abandoned = len(self._busy)
+            LOGGER.warning("%s did not finish in time; requeueing", counted(self.abandoned, "command"))
         left = self.busy
         for task in self._tasks:
             task.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,10 +15,10 @@ from orchestrix.lifecycle import Loop
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.heartbeat import Describe, HeartbeatPublisher
 from orchestrix.worker.jobs.consumer import JobConsumer
 from orchestrix.worker.jobs.dispatch import JobCancel, read_cancel
 from orchestrix.worker.jobs.execution import CANCEL_GRACE_S
-from orchestrix.worker.jobs.heartbeat import JobWorkerHeartbeat
 from orchestrix.worker.jobs.report_buffer import ReportBuffer
 from orchestrix.worker.jobs.slots import JobCounts, JobSlots
 from orchestrix.worker.jobs.state_guard import StateLookup
@@ -96,20 +96,30 @@ class JobRunner:
         return [one.job_id for one in self._job_slots.held] if self._job_slots is not None else []
 
     @property
+    def abandoned(self) -> int:
+        """How many jobs had not ended when the time to stop was over."""
+        return self._job_slots.abandoned if self._job_slots is not None else 0
+
+    @property
     def had(self) -> set[str]:
         """The ids of the jobs in flight, and of the latest that ended: their messages may not have been read yet."""
         return {*self.held, *self._job_slots.recent} if self._job_slots is not None else set()
 
-    async def start(self) -> None:
-        """Consumes jobs as soon as the broker is reachable; returns at once."""
-        if self._beginning is None:
-            self._beginning = asyncio.create_task(self._begin(), name="start of jobs")
+    @property
+    def handlers(self) -> tuple[str, ...]:
+        """The jobs that it has functions for."""
+        return tuple(self._jobs)
 
-    async def stop(self) -> None:
+    async def start(self, describe: Describe | None = None) -> None:
+        """Consumes jobs as soon as the broker is reachable; returns at once. `describe` says more in each heartbeat."""
+        if self._beginning is None:
+            self._beginning = asyncio.create_task(self._begin(describe), name="start of jobs")
+
+    async def stop(self, others: Awaitable[object] | None = None) -> None:
         """Takes nothing new, and lets jobs run for up to `stop_timeout` seconds.
 
         What has not ended then is asked to stop and reported as failed, so that another attempt begins elsewhere at
-        once: within about eight seconds more.
+        once: within about eight seconds more. The heartbeats continue until `others` have ended too.
         """
         beginning, self._beginning = self._beginning, None
         if beginning is not None:
@@ -117,9 +127,9 @@ class JobRunner:
             await asyncio.wait([beginning])
         parts, self._parts = self._parts, None
         if parts is not None:
-            await parts.stop(self._stop_timeout)
+            await parts.stop(self._stop_timeout, others)
 
-    async def _begin(self) -> None:
+    async def _begin(self, describe: Describe | None) -> None:
         """Declares before it consumes, so that no missing queue is reported that is about to be declared."""
         await self._broker.wait_connected()
         with suppress(ConfigError, Unavailable):  # repeated, with its errors logged, before the first heartbeat
@@ -129,7 +139,7 @@ class JobRunner:
         words = await self._broker.consume(
             [cancel_queue(self.worker_id)], PREFETCH, exclusive=True, own_topology=listener
         )
-        self._parts = _Parts(self, jobs, words)
+        self._parts = _Parts(self, jobs, words, describe)
         self._job_slots = self._parts.job_slots
         await self._parts.start()
 
@@ -142,39 +152,48 @@ class JobRunner:
 class _Parts:
     """The loops of a started runner."""
 
-    def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer) -> None:
+    def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer, describe: Describe | None) -> None:
         self._consumers = jobs, words
         self.job_slots = JobSlots(jobs, runner._slot_count, runner.make, runner.counts)
         self._consumer = JobConsumer(runner._broker, jobs, self.job_slots, runner.counts, runner._check_state)
-        self._heartbeat = JobWorkerHeartbeat(
-            runner._broker, runner.topology, runner.worker_id, runner.queues, self.job_slots, runner._heartbeat_s
+        self._heartbeat = HeartbeatPublisher(
+            runner._broker,
+            runner.topology,
+            runner.worker_id,
+            runner.queues,
+            self.job_slots,
+            runner._heartbeat_s,
+            describe,
         )
         self._loops = (
-            Loop("worker heartbeat", self._heartbeat.round),
             Loop("cancel listener", CancelListener(words, self.job_slots.cancel).round),
             Loop("job slots", self.job_slots.round),
             Loop("job consumer", self._consumer.round),
         )
 
     async def start(self) -> None:
+        await self._heartbeat.start()
         for loop in self._loops:
             await loop.start()
 
-    async def stop(self, timeout: float) -> None:
+    async def stop(self, timeout: float, others: Awaitable[object] | None) -> None:
         ends = clock.monotonic() + timeout
         self.job_slots.stopping = True
         self._heartbeat.drain()
         await self._stop_receiving()
         await self.job_slots.requeue()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
-            LOGGER.warning("%s did not finish in time; abandoned", counted(len(self.job_slots.attempts), "job"))
+            self.job_slots.abandoned = len(self.job_slots.attempts)
+            LOGGER.warning("%s did not finish in time; abandoned", counted(self.job_slots.abandoned, "job"))
             self.job_slots.stop_now("the worker stopped before the job ended")
             await self._quiet(CANCEL_GRACE_S + FINAL_REPORT_TIMEOUT_S)
         await self.job_slots.clear()
         self._consumer.stop()
         for loop in reversed(self._loops):
             await loop.stop()
-        await self._heartbeat.leave()
+        if others is not None:
+            await asyncio.wait([asyncio.ensure_future(others)])
+        await self._heartbeat.stop()
         for consumer in self._consumers:
             await consumer.close()
 

@@ -86,6 +86,8 @@ class JobSlots:
         """Nothing is consumed: the database, which knows what is current, is unavailable."""
         self.lost = 0
         """How many slots are taken by functions that still run after their attempt has ended."""
+        self.abandoned = 0
+        """How many attempts had not ended when the worker's time to stop was over."""
         self.idle = asyncio.Event()
         self.idle.set()
         self._consumer, self._slot_count, self._make, self._counts = consumer, slots, make, counts

@@ -16,7 +16,7 @@ from orchestrix.domain.leases import Fence
 from orchestrix.jobs import outbox_rows
 from orchestrix.persistence import outbox
 from orchestrix.persistence.cluster import nodes
-from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
+from orchestrix.persistence.cluster.nodes import UNTOLD, WorkerFacts, WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_heartbeats, job_logs, job_queues, jobs
 from orchestrix.persistence.jobs.job_logs import LastLogLine
@@ -173,3 +173,12 @@ async def test_the_last_line_that_was_told_of_is_that_of_the_latest_attempt_that
     async with database.read() as connection:
         assert await job_logs.last_announced(connection, [job.id, other.id]) == {job.id: LastLogLine(1, names[1], 4)}
         assert await job_logs.last_announced(connection, []) == {}
+
+
+async def test_a_worker_of_commands_alone_is_none_that_stops_serving_jobs(database: Database) -> None:
+    job = await running(database, queue="a")
+    commands = WorkerFacts(command_queues=["cmd.a"], commands=1)
+    for facts, stopping in ((commands, 0), (UNTOLD, 1)):
+        await heard(database, WorkerHeartbeatRow(job.worker_id or "", [], 0, facts=facts))
+        async with database.read() as connection:
+            assert (await job_queues.queue_workers(connection, ["a"], 30.0))["a"].stopping == stopping

@@ -11,7 +11,7 @@ from orchestrix.domain.leases import Candidacy, Fence, LeaderMode
 from orchestrix.domain.nodes import NodeRow, NodeState
 from orchestrix.errors import StaleTermError
 from orchestrix.persistence.cluster import leases, nodes
-from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
+from orchestrix.persistence.cluster.nodes import UNTOLD, WorkerFacts, WorkerHeartbeatRow
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.tables import nodes as table
 from orchestrix.persistence.tables import workers
@@ -195,3 +195,30 @@ async def _worker(tx: Transaction, worker_id: str, ago: float) -> None:
     at = tx.now() - timedelta(seconds=ago)
     row = {"id": worker_id, "queues": ["reports"], "jobs": 1, "started_at": at, "beat_at": at}
     await tx.execute(insert(workers).values(row))
+
+
+async def test_a_node_tells_its_host_and_release_unless_it_is_of_a_former_one(database: Database) -> None:
+    await database.run(lambda tx: nodes.join(tx, "a-1", "a", ROLES, "host-1", "1.2.3"))
+    await join(database, "b-1")
+    assert [(node.host, node.version) for node in await listed(database)] == [("host-1", "1.2.3"), (None, None)]
+
+
+async def test_a_worker_is_as_its_latest_heartbeat_says(database: Database) -> None:
+    told = WorkerFacts("höst", "1.2.3", ["cmd.a", "cmd.b"], 3, ["monthly"])
+    for facts in (told, WorkerFacts("höst", "1.2.4", [], 0, []), UNTOLD):
+        beat = WorkerHeartbeatRow("w-1", [], 0, facts=facts)
+        await database.run(lambda tx, beat=beat: nodes.record_worker_heartbeats(tx, [beat]))  # type: ignore[misc]
+        async with database.read() as connection:
+            (worker,) = await nodes.listed_workers(connection, 10, 600.0)
+        assert worker.facts == facts
+        assert worker.command_queues == (facts.command_queues or ())
+
+
+async def test_workers_that_tell_more_and_less_are_stored_together(database: Database) -> None:
+    told = WorkerFacts("host-1", "1.2.3", ["cmd.a"], 3, [])
+    beats = [WorkerHeartbeatRow("old", ["reports"], 1), WorkerHeartbeatRow("new", [], 0, facts=told, ago_s=7.0)]
+    await database.run(lambda tx: nodes.record_worker_heartbeats(tx, beats))
+    async with database.read() as connection:
+        old, new = await nodes.listed_workers(connection, 10, 600.0)
+    assert (old.id, old.facts, new.id, new.facts) == ("old", UNTOLD, "new", told)
+    assert old.beat_at - new.beat_at == timedelta(seconds=7), "it was received earlier than it is stored"

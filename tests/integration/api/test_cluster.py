@@ -73,7 +73,7 @@ async def test_nobody_leads_when_the_lease_was_not_renewed(world: World) -> None
 
 
 async def test_nodes_with_their_states_and_loads(world: World) -> None:
-    await world.database.run(lambda tx: nodes.join(tx, "a-1", "a", ["coordinator", "api"]))
+    await world.database.run(lambda tx: nodes.join(tx, "a-1", "a", ["coordinator", "api"], "host-a", "0.1.0"))
     await world.database.run(lambda tx: nodes.join(tx, "b-1", "b", ["coordinator", "api"]))
     await world.database.run(lambda tx: nodes.record_heartbeat(tx, "b-1", NodeState.DRAINING, 12))
     await led(world, "a-1")
@@ -88,8 +88,11 @@ async def test_nodes_with_their_states_and_loads(world: World) -> None:
         "startedAt": None,
         "beatAt": None,
         "endedAt": None,
+        "host": "host-a",
+        "version": "0.1.0",
     }
     assert (second["state"], second["isLeader"], second["jobCount"]) == ("DRAINING", False, 12)
+    assert (second["host"], second["version"]) == (None, None), "one of a former release does not tell"
 
 
 async def test_a_node_is_drained_by_its_name_too_where_only_one_has_it(world: World) -> None:

@@ -15,8 +15,9 @@ from orchestrix.api.stuck.models import StuckPage
 from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.cluster import nodes
-from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
+from orchestrix.persistence.cluster.nodes import WorkerFacts, WorkerHeartbeatRow
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.persistence.tables import workers as worker_table
 
 from .answers import problem
 from .world import Because, World
@@ -161,3 +162,52 @@ async def test_the_workers_are_those_of_the_cluster(world: World) -> None:
     WorkerList.model_validate(found)
     assert {one["id"]: one["state"] for one in found["items"]} == {"w-1": "ALIVE", "w-2": "DRAINING"}
     assert found["items"] == (await world.client.get("/cluster")).json()["workers"]
+
+
+async def test_workers_of_commands_and_of_jobs_and_who_serves_a_queue(world: World) -> None:
+    told = WorkerFacts("host-1", "1.2.3", ["cmd.pay", "cmd.free"], 4, [])
+    both = WorkerFacts("host-2", "1.2.3", ["cmd.pay"], 1, ["monthly"])
+    beats = [
+        WorkerHeartbeatRow("commands", [], 0, facts=told),
+        WorkerHeartbeatRow("both", ["reports"], 2, facts=both),
+        WorkerHeartbeatRow("former", ["reports"], 1),
+        WorkerHeartbeatRow("stops", [], 0, facts=WorkerFacts("host-1", "1.2.3", [], 1, [])),
+    ]
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, beats))
+
+    async def found(query: str) -> dict[str, dict[str, Any]]:
+        answer = await world.client.get(f"/workers{query}")
+        assert answer.status_code == 200, answer.text
+        return {one["id"]: one for one in WorkerList.model_validate(answer.json()).model_dump(by_alias=True)["items"]}
+
+    everyone = await found("")
+    assert {name: one["state"] for name, one in everyone.items()} == {
+        "commands": "ALIVE", "both": "ALIVE", "former": "ALIVE", "stops": "DRAINING"
+    }  # fmt: skip
+    names = ("host", "version", "commandQueues", "commands", "queues", "jobs", "handlers")
+    assert [everyone["commands"][name] for name in names] == [
+        "host-1", "1.2.3", ["cmd.pay", "cmd.free"], 4, [], 0, []
+    ]  # fmt: skip
+    assert [everyone["both"][name] for name in names][4:] == [["reports"], 2, ["monthly"]]
+    assert [everyone["former"][name] for name in names] == [None, None, None, None, ["reports"], 1, None]
+    wanted = {
+        "?kind=commands": {"commands", "both"},
+        "?kind=jobs": {"both", "former"},
+        "?queue=cmd.pay": {"commands", "both"},
+        "?queue=reports": {"both", "former"},
+        "?queue=reports&kind=commands": set(),
+        "?queue=nothing": set(),
+    }
+    for query, ids in wanted.items():
+        assert (await found(query)).keys() == ids, query
+    problem(await world.client.get("/workers?kind=x"), 400, "bad_parameter")
+
+
+async def test_a_worker_that_is_silent_for_long_has_no_commands(world: World) -> None:
+    beat = WorkerHeartbeatRow("w-1", [], 0, facts=WorkerFacts("h", "1", ["cmd.pay"], 4, []))
+    await world.database.run(lambda tx: nodes.record_worker_heartbeats(tx, [beat]))
+    for ago, state, commands in ((16, "SILENT", 4), (31, "SILENT", 0)):
+        async with world.database.begin() as tx:
+            await tx.execute(update(worker_table).values(beat_at=tx.now() - timedelta(seconds=ago)))
+        (worker,) = (await world.client.get("/workers")).json()["items"]
+        assert (worker["state"], worker["commands"]) == (state, commands)

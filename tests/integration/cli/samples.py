@@ -98,13 +98,20 @@ _NODE: Final[dict[str, Any]] = {
     "startedAt": "2026-01-31T12:00:00.000000Z",
     "beatAt": "2026-01-31T12:30:10.000000Z",
     "endedAt": None,
+    "host": "host-1",
+    "version": "0.1.0",
 }
 _WORKER: Final[dict[str, Any]] = {
     "id": "worker-1-7b1f0c9f",
     "state": "ALIVE",
     "queues": ["reports"],
+    "commandQueues": ["cmd.registerApp"],
+    "handlers": ["monthly"],
     "jobs": 3,
+    "commands": 4,
     "lostPlaces": 0,
+    "host": "host-2",
+    "version": "0.1.0",
     "startedAt": "2026-01-31T12:00:00.000000Z",
     "beatAt": "2026-01-31T12:30:10.000000Z",
 }

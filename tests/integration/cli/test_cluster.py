@@ -17,11 +17,12 @@ def test_the_status_as_tables(api: FakeApi, shell: Shell) -> None:
     assert ["leader", "node-1-5f3a9c55"] in words
     assert ["term", "7"] in words
     assert ["mode", "broker"] in words
-    assert ["NODE", "STATE", "LEADER", "ROLES", "JOBS", "LAST", "SEEN", "STARTED"] in words
+    assert ["NODE", "STATE", "LEADER", "ROLES", "JOBS", "VERSION", "HOST", "LAST", "SEEN", "STARTED"] in words
     assert any(
         line[:7] == ["node-1-5f3a9c55", "ALIVE", "yes", "api,", "coordinator,", "orchestrator", "12"] for line in words
     )
-    assert any(line[0] == "worker-1-7b1f0c9f" for line in words if line)
+    (worker,) = [line for line in words if line[:1] == ["worker-1-7b1f0c9f"]]
+    assert worker[1:8] == ["ALIVE", "cmd.registerApp", "reports", "4", "3", "host-2", "0.1.0"]
     assert any(line[:5] == ["7", "node-2-c0ffee00", "node-1-5f3a9c55", "broker", "lost"] for line in words)
 
 

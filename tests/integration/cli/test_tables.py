@@ -86,7 +86,8 @@ def test_what_is_empty_is_left_out_and_attempts_are_a_table(api: FakeApi, shell:
 def test_cells_are_no_json(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/jobs", page(JOB))
     assert "  40 %  " in shell("jobs", "list").out
-    api.on("GET", "/cluster", Reply(body=CLUSTER))
+    unknown = {name: [{**one, "version": None, "host": None} for one in CLUSTER[name]] for name in ("nodes", "workers")}
+    api.on("GET", "/cluster", Reply(body={**CLUSTER, **unknown}))
     out = shell("cluster", "status").out
     assert "[" not in out
     assert all(head in out for head in ("ROLES", "LAST SEEN", "DURATION (ms)"))
@@ -146,3 +147,17 @@ def test_the_sagas_that_there_are(api: FakeApi, shell: Shell) -> None:
     assert head.split() == ["SAGA", "VERSION", "NEW", "ONES", "LIVE", "BY", "STATE", "RUNS", "HERE"]
     assert first.split() == ["trip", "1", "no", "3", "2", "PAYING,", "1", "PACKING", "yes"]
     assert second.split()[:4] == ["trip", "2", "yes", "0"]
+
+
+def test_workers_of_commands_and_where_they_are(api: FakeApi, shell: Shell) -> None:
+    worker = {"id": "w-1", "state": "SILENT", "queues": [], "commandQueues": ["cmd.pay", "cmd.free"], "jobs": 0,
+              "commands": 4, "handlers": [], "host": "host-1", "version": "1.2.3", "lostPlaces": 0,
+              "beatAt": "2026-01-31T15:00:05.000000Z", "startedAt": "2026-01-31T12:00:00.000000Z"}  # fmt: skip
+    api.on("GET", "/workers", page(worker))
+    head, row = shell("workers", "--queue", "cmd.pay", "--kind", "commands").out.splitlines()
+    assert api.requests[-1].query == {"queue": ["cmd.pay"], "kind": ["commands"]}
+    assert "  COMMANDS OF  " in head
+    assert row.split() == [
+        "w-1", "SILENT", "cmd.pay,", "cmd.free", "4", "host-1", "1.2.3", "now", "3", "h", "ago"
+    ]  # fmt: skip
+    assert shell("workers", "--kind", "x").code == 2

@@ -23,7 +23,10 @@ from orchestrix.cli.doctor.jobs import JobFacts
 from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
 from orchestrix.cli.doctor.result import WARN, CheckResult
 from orchestrix.errors import ConfigError, NotFound, SchemaMismatch, Unavailable
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.cluster.nodes import WorkerFacts, WorkerHeartbeatRow
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas.command_queues import TimeoutBurst
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.catalog import Catalog
@@ -32,6 +35,7 @@ from orchestrix.worker.jobs import functions
 from orchestrix.worker.module_loader import load_sagas
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.integration.api.test_dead_letters import letter
+from tests.servers import templates
 from tests.unit.cli.shell import Shell
 from workers.git_process import INSTALL
 
@@ -114,6 +118,7 @@ class Parts:
     facts: JobFacts = field(default_factory=JobFacts)
     versions: list[CheckResult] = field(default_factory=list)
     descriptors: DescriptorUsage | None = None
+    workers: dict[str, str] = field(default_factory=dict)
     health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
     answers: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     """What the API answers at other paths, by its query."""
@@ -158,6 +163,9 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
         assert silent == 30
         return found.facts
 
+    async def command_workers(_: FakeDatabase) -> dict[str, str]:
+        return found.workers
+
     async def try_once(database: FakeDatabase, name: str) -> None:
         if database.refuses is not None:
             raise database.refuses
@@ -176,6 +184,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr("orchestrix.persistence.cluster.write_probes.try_once", try_once)
     monkeypatch.setattr("orchestrix.persistence.clock_rollback.ahead_s", ahead_s)
     monkeypatch.setattr(command, "facts", facts)
+    monkeypatch.setattr(command, "command_workers", command_workers)
     monkeypatch.setattr(command, "versions", versions)
     monkeypatch.setattr(rabbitmq_management, "descriptors", lambda url: found.descriptors)
     monkeypatch.setattr("orchestrix.persistence.schema.migrator.check", drift)
@@ -592,3 +601,29 @@ def test_a_worker_with_places_that_do_not_come_back(shell: Shell, parts: Parts) 
     parts.facts = JobFacts(lost={"w-1": 2})
     (found,) = checks(shell, 0)["workers"]
     assert (found.detail, found.fix) == ("w-1: 2 places are taken by functions that do not end", "restart it")
+
+
+def test_a_queue_without_readers_names_its_last_worker(shell: Shell, parts: Parts) -> None:
+    parts.broker.counts["cmd.registerApp"] = (31, 0)
+    parts.workers = {"cmd.registerApp": " (its worker w-1 on host-1: last heartbeat 4 min ago, 3 in progress)"}
+    (found,) = checks(shell, 0)["queues"]
+    assert found.detail == f"cmd.registerApp: 31 ready, nobody reads it{parts.workers['cmd.registerApp']}"
+    assert found.fix == "orchestrix worker -q cmd.registerApp"
+
+
+async def test_the_last_worker_of_each_command_queue(sqlite_url: str) -> None:
+    templates.upgraded(sqlite_url)
+    database = Database(sqlite_url)
+    beats = [
+        WorkerHeartbeatRow("w-1", [], 0, facts=WorkerFacts("host-1", "1", ["cmd.a", "cmd.b"], 3), ago_s=240.0),
+        WorkerHeartbeatRow("w-2", ["reports"], 0, facts=WorkerFacts(None, None, ["cmd.b"]), ago_s=7.0),
+        WorkerHeartbeatRow("w-3", [], 0, facts=WorkerFacts("host-3", "1", ["cmd.c"], 3), ago_s=700.0),
+        WorkerHeartbeatRow("w-4", ["reports"], 0),
+    ]
+    await database.run(lambda tx: nodes.record_worker_heartbeats(tx, beats))
+    found = await queues.command_workers(database)
+    await database.close()
+    assert found.keys() == {"cmd.a", "cmd.b"}
+    assert found["cmd.a"].startswith(" (its worker w-1 on host-1: last heartbeat 4 min")
+    assert found["cmd.a"].endswith(" ago, 3 in progress)")
+    assert found["cmd.b"].startswith(" (its worker w-2: last heartbeat ")

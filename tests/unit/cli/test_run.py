@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -296,6 +297,15 @@ def test_a_worker_serves_what_it_is_told(served: Shell, runtime: Runtime) -> Non
     assert (call.queues, call.settings.worker.concurrency) == (["cmd.a", "cmd.b"], 3)
     assert served("worker").code == 0
     assert (runtime.calls[-1].queues, runtime.calls[-1].job_queues) == ([], [])
+
+
+def test_a_worker_is_called_alike_on_the_wire_and_in_each_line_of_its_log(served: Shell, runtime: Runtime) -> None:
+    served.set(ORCHESTRIX_NODE_ID="anna")
+    answer = served("worker")
+    [call] = runtime.calls
+    assert re.fullmatch("anna-[0-9a-f]{8}", call.name)
+    lines = [json.loads(line) for line in answer.out.splitlines()]
+    assert [(line["message"], line["worker_id"], line["node_id"]) for line in lines] == [("ready", call.name, "anna")]
 
 
 def test_a_worker_runs_the_jobs_that_it_is_told(served: Shell, runtime: Runtime) -> None:

@@ -13,6 +13,7 @@ import pytest
 from orchestrix.broker.port import Broker, Delivery
 from orchestrix.domain.leases import Fence
 from orchestrix.errors import Contention
+from orchestrix.jobs import worker_heartbeats
 from orchestrix.jobs.rescue.leader_context import LeaderContext
 from orchestrix.jobs.worker_heartbeats import DeferredHeartbeats, WorkerHeartbeatListener
 from orchestrix.outbox.relay import OutboxRelay
@@ -131,3 +132,33 @@ async def test_what_is_held_is_owed_where_the_database_does_not_answer(
     await asyncio.wait_for(post.done.wait(), 20)
     await beats.stop()
     assert sorted(late) == ["h-1", "h-2"]
+
+
+async def test_who_becomes_leader_lists_those_of_whom_it_has_heard_shortly_before(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = {"here": "ALIVE", "left": "ALIVE", "long-gone": "ALIVE"}
+    beats = [{"workerId": name, "queues": [], "jobs": [], "state": state, "commandQueues": ["cmd.a"]}
+             for name, state in states.items()]  # fmt: skip
+    beats.append({**beats[1], "state": "LEFT"})
+    post = Post([cast(Delivery, Said(json.dumps(one).encode())) for one in beats])
+    listener = WorkerHeartbeatListener(database, cast(Broker, post), "node-1")
+    await listener.start()
+    await asyncio.wait_for(post.done.wait(), 10)
+    async with database.read() as connection:
+        assert await nodes.listed_workers(connection, 10, 60.0) == [], "this node does not lead"
+    at, beat = listener._recent["long-gone"]
+    listener._recent["long-gone"] = at - worker_heartbeats.RECENT_HEARTBEAT_S, beat
+    at, beat = listener._recent["here"]
+    listener._recent["here"] = at - 5.0, beat
+    duty = listener.duty(
+        LeaderContext(database, Fence(1, "node-1"), cast(OutboxRelay, None), lambda stops: None, lambda: None)
+    )
+    await duty.start()
+    async with database.read() as connection:
+        (worker,) = await nodes.listed_workers(connection, 10, 60.0)
+        ago = (connection.now() - worker.beat_at).total_seconds()
+    assert (worker.id, worker.command_queues) == ("here", ["cmd.a"])
+    assert ago >= 5.0, "it counts from when it was heard"
+    await duty.stop()
+    await listener.stop()

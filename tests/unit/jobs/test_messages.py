@@ -11,6 +11,7 @@ import pytest
 from orchestrix.domain.jobs import AttemptStatus, JobRow
 from orchestrix.jobs import messages, outbox_rows
 from orchestrix.jobs.messages import HandoffOffer, WorkerHeartbeat
+from orchestrix.persistence.cluster.nodes import UNTOLD, WorkerFacts
 from orchestrix.persistence.jobs.job_logs import JobLogLine
 from orchestrix.saga.messages import UnreadableMessage
 
@@ -175,3 +176,30 @@ def test_a_beat_of_a_worker_that_tells_its_state(state: object, left: bool) -> N
 def test_a_beat_that_means_nothing(wrong: bytes) -> None:
     with pytest.raises(UnreadableMessage):
         messages.read_heartbeat(wrong)
+
+
+def test_a_beat_tells_of_its_process() -> None:
+    told = {"host": "h-1", "version": "1.2.3", "commandQueues": ["cmd.a"], "commands": 3, "handlers": ["monthly"]}
+    found = messages.read_heartbeat(body(workerId="w", jobs=[], **told))
+    assert found.facts == WorkerFacts("h-1", "1.2.3", ("cmd.a",), 3, ("monthly",))
+    assert (found.queues, found.serves) == ((), True)
+    assert not messages.read_heartbeat(body(workerId="w", jobs=[], **{**told, "commandQueues": []})).serves
+
+
+def test_what_a_beat_tells_wrongly_of_its_process_is_not_believed_and_fits_its_columns() -> None:
+    wrong = {
+        "host": 5,
+        "version": "v" * 50,
+        "commandQueues": "cmd.a",
+        "commands": True,
+        "handlers": ["a", 5, "x" * 300],
+    }
+    assert messages.read_heartbeat(body(workerId="w", jobs=[], **wrong)).facts == WorkerFacts(
+        None, "v" * 40, None, None, ("a", "x" * 255)
+    )
+    for commands in (-1, 2**31, "3", None, 1.5):
+        assert messages.read_heartbeat(body(workerId="w", jobs=[], commands=commands)).facts == UNTOLD
+
+
+def test_a_beat_of_a_former_release_tells_nothing_of_its_process() -> None:
+    assert messages.read_heartbeat(body(workerId="w", queues=["reports"], jobs=[])).facts == UNTOLD

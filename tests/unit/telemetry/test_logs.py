@@ -240,3 +240,10 @@ def test_no_text_of_an_error_ends_who_logs_it(form: logging.Formatter) -> None:
         record = logging.LogRecord("x", logging.WARNING, __file__, 1, "failed: %s", (error,), told)
         record.why = error
     assert "Rude" in form.format(record)
+
+
+def test_each_line_of_a_worker_has_its_id() -> None:
+    out = io.StringIO()
+    logs.setup(LogSettings(), node="n1", role="worker", worker="n1-4373c6fb", stream=out)
+    log.info("a", extra={"worker_id": "of somebody else"})
+    assert (line(out)["node_id"], line(out)["worker_id"]) == ("n1", "n1-4373c6fb")
