@@ -39,7 +39,7 @@ class HandoffOffer:
 class WorkerHeartbeat:
     """A worker's periodic heartbeat: which queues it serves, and which attempts it works on; or that it has `left`.
     `said_at` is the time by its own clock, where it gives one. `lost_places` are as in `WorkerHeartbeatRow`; `facts` is
-    what else it tells of itself."""
+    what else it reports about itself."""
 
     worker_id: str
     histories: tuple[str, ...]

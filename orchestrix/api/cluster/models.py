@@ -52,7 +52,7 @@ class WorkerQuery(Query):
 
 
 class WorkerBody(Answer):
-    """One worker process. What one of a former release, or of another language, does not tell is null."""
+    """One worker process. What a worker of a former release, or of another language, does not report is null."""
 
     id: str = Field(examples=["worker-1-7b1f0c9f"])
     state: Literal["ALIVE", "DRAINING", "SILENT"] = Field(

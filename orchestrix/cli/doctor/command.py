@@ -202,7 +202,7 @@ async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
 
 
 async def _command_workers(settings: Settings, folder: Path) -> list[dict[str, str]]:
-    """As `queues` takes it; nothing where the database does not tell, which is reported elsewhere."""
+    """As `queues` takes it; empty where the database is unavailable, which is reported elsewhere."""
     from orchestrix.bootstrap import open_database
 
     try:

@@ -36,7 +36,7 @@ _ADVICE = {
 
 async def command_workers(database: Database) -> dict[str, str]:
     """What is known of the last worker of each command queue that has not left: a part of a sentence about a queue
-    that nobody reads. Raises `Unavailable`.
+    without consumers. Raises `Unavailable`.
     """
     from orchestrix.persistence.cluster import nodes
 
