@@ -141,7 +141,7 @@ class WorkerHeartbeatListener:
             self._leader_context = None
 
     async def store_recent(self) -> None:
-        """Lists the workers whose heartbeats this node received shortly before it became leader. A lost list does no harm."""
+        """Lists the workers whose heartbeats this node received shortly before it became leader; it may be lost."""
         now, recent, self._recent = clock.monotonic(), self._recent, {}
         rows = [_row(one, now - at) for at, one in recent.values() if now - at < RECENT_HEARTBEAT_S]
         if not rows:

@@ -46,8 +46,8 @@ class LiveNodes:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What a worker process reports about itself besides its jobs; one of a former release, or of another language, need
-    not report it.
+    """What a worker process reports about itself besides its jobs; one of a former release, or of another language,
+    need not report it.
 
     `command_queues` are those that it takes commands from, `commands` how many it has, `handlers` the jobs that it
     has functions for.
