@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from orchestrix import crash
 from orchestrix.broker.port import Broker
@@ -14,10 +15,15 @@ from orchestrix.domain.jobs import JobRow, JobTransition
 from orchestrix.errors import NotFound
 from orchestrix.jobs import outbox_rows, step_results
 from orchestrix.jobs.events import StopRequest
+from orchestrix.persistence import audit
+from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 
 log = logging.getLogger("orchestrix.jobs")
+
+CANCEL: Final = "cancel-job"
+"""The verb of cancelled jobs in the audit."""
 
 
 class StopPublisher:
@@ -61,12 +67,13 @@ class JobCanceller:
         self._stop = stop
         self._on_change = on_change
 
-    async def cancel(self, job_id: str, reason: str) -> JobRow:
-        """The job from now on. A running one ends when its worker has received the stop.
+    async def cancel(self, job_id: str, reason: str, actor: str = "anonymous") -> JobRow:
+        """The job from now on. A running one ends when its worker has received the stop. One that `actor` changes is
+        in the audit.
 
         Raises `NotFound`, `ConflictError` for one that has ended otherwise, and `Unavailable`.
         """
-        moved = await self._database.run(lambda tx: self._write(tx, job_id, reason))
+        moved = await self._database.run(lambda tx: self._write(tx, job_id, reason, actor))
         crash.point("jobs.cancel.after_commit")
         if moved.stop is not None:
             self._stop([StopRequest(moved.job, moved.stop, reason)])
@@ -75,7 +82,7 @@ class JobCanceller:
             self._notify_leader()
         return moved.job
 
-    async def _write(self, tx: Transaction, job_id: str, reason: str) -> JobTransition:
+    async def _write(self, tx: Transaction, job_id: str, reason: str, actor: str) -> JobTransition:
         job = (await jobs.lock(tx, [job_id])).get(job_id)
         if job is None:
             raise NotFound(f"unknown job {job_id}")
@@ -84,6 +91,8 @@ class JobCanceller:
             tried = [moved.attempt] if moved.attempt else []
             if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
                 tx.then(self._sent)
+            detail = {"job": job.id, "state": job.state}
+            await audit.insert(tx, [AuditRow(at=tx.now(), actor=actor, verb=CANCEL, reason=reason, detail=detail)])
         crash.point("jobs.cancel.before_commit")
         return moved
 

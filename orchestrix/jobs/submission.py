@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from orchestrix import clock, crash
 from orchestrix.domain.idempotency import InFlight, Keyed, KeyReused, Repeated, Replayed
 from orchestrix.domain.jobs import JobRow
 from orchestrix.errors import ConflictError, Contention
-from orchestrix.persistence import idempotency
+from orchestrix.persistence import audit, idempotency
+from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A requested job. `timeout_ms` is the time of each attempt; `after` when the first may begin."""
+    """A requested job. `timeout_ms` is the time of each attempt; `after` when the first may begin.
+
+    `actor` is who asks, for the audit: `created_by` where that is not known.
+    """
 
     queue: str
     handler: str
@@ -35,8 +39,11 @@ class JobRequest:
     step: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    actor: str | None = None
 
 
+SUBMIT: Final = "submit-job"
+"""The verb of submitted jobs in the audit."""
 JobRequestKey = Keyed[JobRow]
 """A client's key, whose answer is stored with the job."""
 Submitted = JobRow | Repeated
@@ -82,9 +89,9 @@ class JobSubmitter:
         stored = await self._stored(key) if key is not None else None
         if stored is not None:
             return stored
-        job = job_of(request, self._database.now())
+        job, actor = job_of(request, self._database.now()), request.actor or request.created_by
         try:
-            await self._database.run(lambda tx: self._write(tx, job, key), attempts=1 if key else 4)
+            await self._database.run(lambda tx: self._write(tx, job, key, actor), attempts=1 if key else 4)
         except _KeyTaken:
             return (await self._stored(key) if key is not None else None) or InFlight()
         crash.point("jobs.submit.after_commit")
@@ -92,10 +99,12 @@ class JobSubmitter:
         return job
 
     @staticmethod
-    async def _write(tx: Transaction, job: JobRow, key: JobRequestKey | None) -> None:
+    async def _write(tx: Transaction, job: JobRow, key: JobRequestKey | None, actor: str) -> None:
         if key is not None:
             await JobSubmitter._claim(tx, job, key)
         await jobs.insert(tx, [job])
+        detail = {"job": job.id, "queue": job.queue, "handler": job.handler}
+        await audit.insert(tx, [AuditRow(at=tx.now(), actor=actor, verb=SUBMIT, reason="submitted", detail=detail)])
         crash.point("jobs.submit.before_commit")
 
     @staticmethod

@@ -88,7 +88,7 @@ async def drain_node(call: Call) -> NodeBody:
     It hands its jobs over to other nodes and takes no more until it is restarted. Asking again changes nothing. By
     its id, or by a name that no other node which is alive has.
     """
-    node = await call.context.drainer.drain(call.path("node"))
+    node = await call.context.drainer.drain(call.path("node"), call.actor)
     async with call.context.database.read() as connection:
         lease = await leases.read(connection)
     return NodeBody.made(node, lease.holder if lease is not None and not lease.lapsed else None)

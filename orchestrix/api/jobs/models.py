@@ -58,12 +58,15 @@ class JobQuery(Paging):
 
     state: tuple[State, ...] = Field((), description="Only these states. May be repeated.")
     queue: Text | None = Field(None, description="Only those for the workers of this queue.")
+    handler: Text | None = Field(None, description="Only those of this handler.")
     created_by: NameText | None = Field(None, description="Only what this person asked for.")
     schedule_id: Text | None = Field(None, description="Only the runs of this schedule.")
     saga_id: InstanceId | None = Field(
         None, description="Only the jobs that are, or were, steps of this instance of a saga."
     )
-    saga: Text | None = Field(None, description="The name of that saga: `app` if it is left out. Needs a `sagaId`.")
+    saga: Text | None = Field(
+        None, description="Only steps of this saga; beside a `sagaId`, the saga of that instance: `app` if left out."
+    )
 
 
 class LogQuery(Paging):

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from orchestrix.api import pagination, streams
 from orchestrix.api.answers import respond
+from orchestrix.api.auth import ANONYMOUS
 from orchestrix.api.headers import (
     IF_NONE_MATCH,
     LAST_EVENT_ID,
@@ -32,7 +33,7 @@ from orchestrix.api.jobs.models import (
     NewJob,
 )
 from orchestrix.api.operations import Call, Operations
-from orchestrix.api.problems import Problem, as_sentence, bad_parameter, not_found
+from orchestrix.api.problems import Problem, as_sentence, not_found
 from orchestrix.api.values import RequiredReason, milliseconds
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain.job_diagnosis import may_wait, waits_for
@@ -80,6 +81,7 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
         retries=new.retries,
         timeout_ms=None if new.timeout is None else milliseconds(new.timeout),
         created_by=new.createdBy or call.actor,
+        actor=call.actor if call.actor != ANONYMOUS else None,
         correlation_id=correlation_id(call.request),
         traceparent=traceparent,
         tracestate=tracestate,
@@ -97,9 +99,11 @@ async def list_jobs(call: Call, query: JobQuery) -> JobPage:
     wanted = JobFilter(
         states=tuple(dict.fromkeys(query.state)),
         queue=query.queue,
+        handler=query.handler,
         created_by=query.created_by,
         schedule_id=query.schedule_id,
-        step_of=_step_of(query),
+        saga=query.saga if query.saga_id is None else None,
+        step_of=None if query.saga_id is None else (query.saga or "app", query.saga_id),
     )
     limit, after = query.limit, pagination.decode_row(ORDER, query.cursor)
     async with call.context.database.read() as connection:
@@ -111,12 +115,6 @@ async def list_jobs(call: Call, query: JobQuery) -> JobPage:
     items = [JobItem.made(job, done=job.id in done, waits_for=waits.get(job.id)) for job in shown]
     last = shown[-1] if len(found) > limit else None
     return JobPage(items=items, next_cursor=pagination.encode_row(ORDER, last.created_at, last.id) if last else None)
-
-
-def _step_of(query: JobQuery) -> tuple[str, int] | None:
-    if query.saga is not None and query.saga_id is None:
-        raise bad_parameter("saga", "needs a sagaId beside it.")
-    return None if query.saga_id is None else (query.saga or "app", query.saga_id)
 
 
 async def _load(call: Call, wanted: str) -> JobRow:
@@ -162,7 +160,7 @@ async def cancel_job(call: Call, wanted: str, why: RequiredReason) -> JobSummary
 
     One that a worker is processing ends when the worker has received the cancel. Asking again changes nothing.
     """
-    job = await call.context.canceller.cancel(wanted, why.reason)
+    job = await call.context.canceller.cancel(wanted, why.reason, call.actor)
     async with call.context.database.read() as connection:
         done = job.id in await complete(connection, [job])
     return JobSummary.made(job, done=done)

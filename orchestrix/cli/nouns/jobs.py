@@ -34,8 +34,9 @@ _COLUMNS = columns(
 _FILTERS = (
     STATE,
     option("--queue", "only those for the workers of QUEUE", "QUEUE", "?queue"),
+    option("--handler", "only those of this handler", "NAME", "?handler"),
     option("--schedule", "only what came of this schedule: its name or id", "NAME", "?scheduleId"),
-    option("--saga", "only the steps of an instance of this saga (app)", "SAGA", "?saga"),
+    option("--saga", "only the steps of this saga (app, with --saga-id)", "SAGA", "?saga"),
     option("--saga-id", "only the steps of this instance: its id or name", "ID", "?sagaId"),
     CREATED_BY,
     *PAGE,

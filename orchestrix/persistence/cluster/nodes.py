@@ -131,11 +131,10 @@ async def record_heartbeat(tx: Transaction, node_id: str, state: NodeState, job_
     return (await tx.execute(mine.values(values))).rowcount == 1
 
 
-async def drain(tx: Transaction, node_id: str) -> NodeRow | None:
-    """Makes a node that is ALIVE DRAINING: it is to hand its jobs off. Returns the node, None if there is none."""
+async def drain(tx: Transaction, node_id: str) -> bool:
+    """Makes a node that is ALIVE DRAINING: it is to hand its jobs off. False if it was not ALIVE."""
     mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state == NodeState.ALIVE.value)
-    await tx.execute(mine.values(state=NodeState.DRAINING.value))
-    return await get(tx, node_id)
+    return (await tx.execute(mine.values(state=NodeState.DRAINING.value))).rowcount == 1
 
 
 async def living_called(connection: Connection, name: str) -> list[NodeRow]:

@@ -16,21 +16,24 @@ from orchestrix.persistence.tables import jobs
 class JobFilter:
     """What the jobs of a list have in common; no field set means all.
 
-    `step_of` is the saga's name and the id of the instance that they were steps of.
+    `saga` is that of which they were steps, `step_of` the saga's name and the id of the instance.
     """
 
     states: Sequence[str] = ()
     queue: str | None = None
+    handler: str | None = None
     created_by: str | None = None
     schedule_id: str | None = None
+    saga: str | None = None
     step_of: tuple[str, int] | None = None
 
 
 def conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
     """The conditions for `filters`."""
     table = jobs.c
-    same = {table.queue: filters.queue, table.created_by: filters.created_by, table.schedule_id: filters.schedule_id}
-    found: list[ColumnElement[bool]] = [column == value for column, value in same.items() if value is not None]
+    names = ("queue", "handler", "created_by", "schedule_id", "saga")
+    same = ((table[name], getattr(filters, name)) for name in names)
+    found: list[ColumnElement[bool]] = [column == value for column, value in same if value is not None]
     if filters.states:
         found.append(table.state.in_(sorted(set(filters.states))))
     if filters.step_of is not None:

@@ -16,6 +16,7 @@ from orchestrix.api.jobs.models import JobBody, JobPage, JobSummary, LogPage
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import AttemptStatus, JobAttempt, JobRow, JobTransition
 from orchestrix.domain.nodes import NodeState
+from orchestrix.jobs.submission import JobRequest, job_of
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.jobs import job_logs, jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
@@ -233,7 +234,7 @@ async def test_the_list_is_paged_and_filtered(world: World) -> None:
     assert [item["id"] for item in ended] == [ids[0]]
 
 
-@pytest.mark.parametrize("query", ["saga=release", "state=BORED", "limit=201", "cursor=x", "sort=id", "queue="])
+@pytest.mark.parametrize("query", ["handler=", "state=BORED", "limit=201", "cursor=x", "sort=id", "queue="])
 async def test_a_wrong_parameter_is_400(world: World, query: str) -> None:
     problem(await world.client.get(f"/jobs?{query}"), 400, "bad_parameter")
 
@@ -440,6 +441,59 @@ async def test_a_node_is_told_to_drain(world: World) -> None:
     problem(await world.client.post("/cluster/nodes/nobody/drain"), 404, "not_found")
     await stopped(world.database, "node-2", "LEFT")
     problem(await world.client.post("/cluster/nodes/node-2/drain"), 409, "illegal_transition")
+
+
+async def audited(world: World) -> list[tuple[str, str, str, Any]]:
+    """Actor, action, reason and detail of the audit's rows, the oldest first."""
+    items = (await world.client.get("/audit")).json()["items"]
+    return [(one["actor"], one["action"], one["reason"], one["detail"]) for one in reversed(items)]
+
+
+async def test_submits_and_cancels_are_in_the_audit_under_the_tokens_name(world: World) -> None:
+    import httpx
+
+    app, who = world.built(ada="s3cret"), {"Authorization": "Bearer s3cret"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", headers=who) as client:
+        job = (await client.post("/jobs", json={**BODY, "createdBy": "bob"})).json()
+        assert job["createdBy"] == "bob"
+        await client.post(f"/jobs/{job['id']}/cancel", json={"reason": "not wanted"})
+        await client.post(f"/jobs/{job['id']}/cancel", json={"reason": "again"})
+    assert await audited(world) == [
+        ("ada", "submit-job", "submitted", {"job": job["id"], "queue": job["queue"], "handler": job["handler"]}),
+        ("ada", "cancel-job", "not wanted", {"job": job["id"], "state": "PENDING"}),
+    ], "what changes nothing leaves no row"
+
+
+async def test_without_tokens_the_audit_names_who_is_given(world: World) -> None:
+    await world.client.post("/jobs", json={**BODY, "createdBy": "bob"})
+    assert [(actor, action) for actor, action, *_ in await audited(world)] == [("bob", "submit-job")]
+
+
+async def test_a_repeated_key_is_in_the_audit_once(world: World) -> None:
+    for _ in range(2):
+        await world.client.post("/jobs", json=BODY, headers={"Idempotency-Key": "k"})
+    assert [action for _, action, *_ in await audited(world)] == ["submit-job"]
+
+
+async def test_a_drain_is_in_the_audit_once(world: World) -> None:
+    await joined(world.database, "node-1")
+    for _ in range(2):
+        await world.client.post("/cluster/nodes/node-1/drain")
+    assert await audited(world) == [("anonymous", "drain-node", "drain", {"node": "node-1"})]
+
+
+async def test_jobs_are_filtered_by_handler_and_by_saga(world: World) -> None:
+    ids = [(await submitted(world, handler=name))["id"] for name in ("weekly", "monthly")]
+    wanted = JobRequest("q", "weekly", saga="release", instance_id=7, step="build")
+    step = job_of(wanted, world.database.now())
+    await world.database.run(lambda tx: jobs.insert(tx, [step]))
+
+    async def found(query: str) -> set[str]:
+        return {one["id"] for one in (await world.client.get(f"/jobs?{query}")).json()["items"]}
+
+    assert await found("handler=weekly") == {ids[0], step.id}
+    assert await found("saga=release") == {step.id}
+    assert await found("saga=release&handler=monthly") == set()
 
 
 async def test_every_shape_that_the_document_names_is_in_it(world: World) -> None:
