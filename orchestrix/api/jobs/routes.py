@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from orchestrix.api import pagination, streams
 from orchestrix.api.answers import respond
-from orchestrix.api.auth import ANONYMOUS
+from orchestrix.api.guards.auth import ANONYMOUS
 from orchestrix.api.headers import (
     IF_NONE_MATCH,
     LAST_EVENT_ID,
