@@ -26,6 +26,7 @@ TOGETHER: Final = {
         "tests/integration/cli/test_foreign_database.py",
         "tests/integration/cli/test_hard_times.py",
         "tests/integration/cli/test_process.py::test_dev_",
+        "tests/integration/cli/test_workers_seen.py",
     ),
     # Three upgraded databases are theirs.
     "crash points": ("tests/fault/test_crash_points.py",),

@@ -59,7 +59,8 @@ def test_it_holds_every_file_of_the_library_and_the_migrations(wheel: Path) -> N
     expected |= {f"orchestrix/migrations/{place}" for place in files("migrations")}
     with zipfile.ZipFile(wheel) as archive:
         assert {name for name in archive.namelist() if name.startswith("orchestrix/")} == expected
-    assert {"orchestrix/py.typed", f"orchestrix/migrations/versions/{migrator.HEAD}_columns.py"} <= expected
+    assert "orchestrix/py.typed" in expected
+    assert any(name.startswith(f"orchestrix/migrations/versions/{migrator.HEAD}_") for name in expected)
 
 
 def test_it_says_what_it_is(metadata: Message) -> None:

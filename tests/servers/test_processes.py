@@ -16,9 +16,9 @@ from tests.servers import reaper
 
 # Stands in for the product: prints its first argument and its settings, then waits; TERM ends it in order.
 PRODUCT = """#!/bin/sh
-echo "role $1, database $ORCHESTRIX_DATABASE_URL"
-echo "to stderr" >&2
 trap 'echo drained; exit 0' TERM
+echo "to stderr" >&2
+echo "role $1, database $ORCHESTRIX_DATABASE_URL"
 [ "$1" != short ] || exit 3
 while :; do sleep 0.05; done
 """
@@ -46,7 +46,7 @@ async def test_its_lines_can_be_waited_for_and_it_ends_in_order(processes: Proce
     assert worker.returncode is None
     worker.terminate()
     assert await worker.exited() == 0
-    assert worker.log().endswith("to stderr\ndrained\n")
+    assert worker.log() == "to stderr\nrole worker, database the test's\ndrained\n"
 
 
 async def test_settings_of_the_developer_do_not_leak_in(processes: Processes) -> None:
