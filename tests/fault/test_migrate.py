@@ -18,13 +18,13 @@ from orchestrix import COMPLETED, FAILED
 from tests import invariants
 from tests.acceptance.system import Client
 from tests.fault import brief
-from tests.fault.crashing import Rig
+from tests.fault.crashing import At, Rig, died
 from tests.fault.crashing_migrate import store
 from tests.processes import Process, Processes
 from tests.support import eventually
 
-LEAST_MOVED: Final = 20
-"""Sagas that are moved before the command is killed."""
+KILLED: Final = At("migrate.after_commit", 2)
+"""The command is killed when it has moved some of the sagas, however fast it is."""
 ENV: Final = {"ORCHESTRIX_SAGAS": "brief", "ORCHESTRIX_WORKERS": "brief", "BRIEF_SECONDS": "30", "BRIEF_WORK": "0.01"}
 GRAB, TELL = brief.BRIEF.steps
 SECOND: Final = replace(
@@ -60,13 +60,12 @@ async def test_it_is_killed_in_the_middle_and_goes_on(
     await store(rig.database_url, SECOND)
     async with Client(url) as client:
         await _begin(client, "first", count)
-        killed = _migrator(rig)
+        killed = _migrator(rig, **KILLED.env)
         rig.worker("--concurrency", "20")
         traffic = asyncio.create_task(_begin(client, "beside", count // 10))
-        await eventually(lambda: _some_moved(rig), deadline=60, every=0.02, message="some are moved")
-        killed.kill9()
+        await died(killed, KILLED)
         before = await _moved(rig)
-        assert before < count, "it was killed in the middle"
+        assert 0 < before < count, "it was killed in the middle"
         last = _migrator(rig)
         await traffic
         code = await last.exited(deadline=180)
@@ -89,17 +88,13 @@ async def _begin(client: Client, name: str, count: int) -> None:
     await asyncio.gather(*map(one, range(count)))
 
 
-def _migrator(rig: Rig) -> Process:
-    return rig.processes.spawn(*COMMAND, env=rig.env())
+def _migrator(rig: Rig, **env: str) -> Process:
+    return rig.processes.spawn(*COMMAND, env={**rig.env(), **env})
 
 
 async def _moved(rig: Rig) -> int:
     ((count,),) = await rig.sql("SELECT count(*) FROM saga_instances WHERE definition_version = 2")
     return int(count)
-
-
-async def _some_moved(rig: Rig) -> bool:
-    return await _moved(rig) >= LEAST_MOVED
 
 
 async def _all_ended(rig: Rig) -> bool:
