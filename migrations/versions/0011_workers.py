@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql, postgresql
 
-revision = "0013"
+revision = "0011"
 down_revision = "0010"
 branch_labels = None
 depends_on = None
