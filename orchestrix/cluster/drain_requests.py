@@ -27,7 +27,7 @@ class DrainRequester:
     def __init__(self, database: Database, broker: Broker) -> None:
         self._database, self._broker = database, broker
 
-    async def drain(self, node_id: str, actor: str = "anonymous") -> NodeRow:
+    async def drain(self, node_id: str, actor: str) -> NodeRow:
         """The node from now on; `node_id` may also be its name, where one live node has it.
 
         The call that changes it is in the audit.

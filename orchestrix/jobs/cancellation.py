@@ -67,7 +67,7 @@ class JobCanceller:
         self._stop = stop
         self._on_change = on_change
 
-    async def cancel(self, job_id: str, reason: str, actor: str = "anonymous") -> JobRow:
+    async def cancel(self, job_id: str, reason: str, actor: str) -> JobRow:
         """The job from now on. A running one ends when its worker has received the stop. One that `actor` changes is
         in the audit.
 

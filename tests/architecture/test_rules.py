@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeGuard
 
 import pytest
 
+from orchestrix.cluster.drain_requests import DrainRequester
+from orchestrix.jobs.cancellation import JobCanceller
 from tests.architecture import budget
 from tests.architecture.source import PRODUCT, ROOT, Module, modules
 
@@ -226,6 +229,12 @@ def test_no_log_line_says_one_jobs() -> None:
     texts = [first.value for call in calls for first in call.args[:2] if isinstance(first, ast.Constant)]
     assert len(texts) > 100
     assert [text for text in texts if many.search(str(text))] == []
+
+
+@pytest.mark.parametrize("changes", [JobCanceller.cancel, DrainRequester.drain])
+def test_who_asks_cannot_be_left_out(changes: Callable[..., object]) -> None:
+    """A caller that forgets it would be `anonymous` in the audit."""
+    assert inspect.signature(changes).parameters["actor"].default is inspect.Parameter.empty
 
 
 def _logs(node: ast.AST) -> TypeGuard[ast.Call]:

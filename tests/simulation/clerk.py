@@ -68,9 +68,8 @@ class Clerk:
     async def _ask(self, member: NodeMember) -> None:
         assert member.node is not None
         if self._realm.submitted and self._dice.random() < 0.15:
-            await self._done(
-                member, member.node.jobs.canceller.cancel(self._dice.choice(self._realm.submitted), "unwanted")
-            )
+            unwanted = self._dice.choice(self._realm.submitted)
+            await self._done(member, member.node.jobs.canceller.cancel(unwanted, "unwanted", "clerk"))
             return
         order = JobRequest(QUEUE, "report", retries=8, timeout_ms=self._time_ms)
         job = await self._done(member, member.node.jobs.submitter.submit(order))

@@ -178,7 +178,7 @@ class Plant:
         """Cancels by any node."""
         node = self.nodes[0]
         canceller = JobCanceller(self.database, node.jobs.stops.publish, lambda ids: None, notify_leader=self.poke)
-        return await canceller.cancel(job.id, reason)
+        return await canceller.cancel(job.id, reason, "ada")
 
     async def now(self, job: JobRow) -> JobRow:
         """The job as the database has it."""
