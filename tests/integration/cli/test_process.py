@@ -69,7 +69,9 @@ def test_help_takes_less_than_it_may(programs: Processes) -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["apps", "--help"], ["apps", "list", "--help"]])
 def test_help_takes_little_of_the_processor(words: list[str]) -> None:
-    assert least_cpu_seconds([str(ORCHESTRIX), *words], runs=10) <= 0.06
+    """Beside the bare interpreter, for the machine may be busy: 0.06 s where that starts in 0.011 s."""
+    bare = least_cpu_seconds([sys.executable, "-c", "pass"], runs=10)
+    assert least_cpu_seconds([str(ORCHESTRIX), *words], runs=10) <= 5.5 * bare
 
 
 @pytest.mark.parametrize("named", [None, "", "own.toml"])
