@@ -26,7 +26,7 @@ SETTINGS = RegistrationSettings
 async def register(context: Context, command: Command) -> dict[str, Any] | None:
     """Makes the app's executor group, unless this step has done so before.
 
-    Raises `Permanent` if another step or a person made a group of that name, or the saga does not wait for `command`
+    Raises `Permanent` if another step made a group of that name, or the saga does not wait for `command`
     any more, and `Unavailable` if the database is away.
     """
     if await stand_in(context.settings.provider):

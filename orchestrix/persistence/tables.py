@@ -19,6 +19,12 @@ from sqlalchemy.schema import SchemaItem
 
 from orchestrix.persistence.schema.column_types import CHARSET, COLLATION, BigId, Body, Json, Name, UtcTime
 from orchestrix.persistence.schema.definition_columns import held_events_columns, saga_definitions_columns
+from orchestrix.persistence.schema.registry_columns import (
+    job_group_columns,
+    job_registry_columns,
+    node_listeners_columns,
+    registry_removed_columns,
+)
 from orchestrix.persistence.schema.saga_columns import (
     NEVER_STUCK,
     blockers,
@@ -228,17 +234,10 @@ idempotency_keys = _table(
     Index(None, "created_at"),
 )
 
-job_group = _table(
-    "job_group",
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("app_name", Name(200), nullable=False),
-    Column("address_type", Integer, nullable=False),
-    Column("address_list", Text, nullable=False),
-    Column("marker", String(300)),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
-    UniqueConstraint("app_name"),
-)
+job_group = _table("job_group", *job_group_columns())
+job_registry = _table("job_registry", *job_registry_columns())
+registry_removed = _table("registry_removed", *registry_removed_columns())
+node_listeners = _table("node_listeners", *node_listeners_columns())
 
 leases = _table(
     "leases",

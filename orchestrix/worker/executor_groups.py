@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.executor_groups import ExecutorGroup, delete_marked, get, insert_if_absent
+from orchestrix.persistence.registry.groups import ExecutorGroup, delete_marked, get, insert_if_absent
 from orchestrix.persistence.sagas.instances import share_lock
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.effect_keys import step_key
@@ -23,14 +23,14 @@ class ExecutorGroups:
         self._database = database
 
     async def ensure(self, command: Command, marker: str, name: str) -> None:
-        """Makes the group, unless this step has done so before. Raises `Permanent` if it has another marker or none."""
+        """Makes the group, unless this step or a person has done so. Raises `Permanent` if another step has made it."""
 
         async def work(tx: Transaction) -> ExecutorGroup:
             await _hold(tx, command)
             return await insert_if_absent(tx, name, marker, self._database.now())
 
         group = await self._database.run(work)
-        if not _is_own(group.marker, marker):
+        if group.marker is not None and not _is_own(group.marker, marker):
             raise Permanent("ForeignGroup", f"an executor group named {name!r} already exists")
 
     async def remove(self, command: Command, marker: str, name: str) -> None:

@@ -23,10 +23,13 @@ from orchestrix.persistence.tables import (
     job_attempts,
     job_group,
     job_logs,
+    job_registry,
     jobs,
     leases,
+    node_listeners,
     nodes,
     outbox,
+    registry_removed,
     throttles,
     workers,
     write_probes,
@@ -35,7 +38,17 @@ from orchestrix.persistence.tables import installation as table
 
 Sign = tuple[str, str]
 """What gave a sign of life (a node, a worker or another process), and its name."""
-_OF_PROCESSES: Final = (nodes, workers, write_probes, command_queues, throttles, broker_incarnation)
+_OF_PROCESSES: Final = (
+    nodes,
+    workers,
+    write_probes,
+    command_queues,
+    throttles,
+    broker_incarnation,
+    job_registry,
+    registry_removed,
+    node_listeners,
+)
 _SENT_AGAIN: Final = ("cmd.%", "orchestrix.job.%")
 """The queues of dead letters that would make a worker act under the original's key."""
 

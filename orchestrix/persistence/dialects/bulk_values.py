@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Column, Integer, LargeBinary, String
+from sqlalchemy import Column, Float, Integer, LargeBinary, String
 
 from orchestrix.errors import Invalid
 from orchestrix.persistence.dialects.port import Row
@@ -23,6 +23,7 @@ class ValueKind(Enum):
     """What a column holds, whatever the database calls it."""
 
     INT = "int"
+    FLOAT = "float"
     TEXT = "text"
     TIME = "time"
     JSON = "json"
@@ -37,6 +38,7 @@ def kind(column: Column[Any]) -> ValueKind:
         (Json, ValueKind.JSON),
         (LargeBinary, ValueKind.BYTES),
         (Integer, ValueKind.INT),
+        (Float, ValueKind.FLOAT),
         (String, ValueKind.TEXT),
     ):
         if isinstance(column.type, type_):

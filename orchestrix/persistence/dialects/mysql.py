@@ -53,6 +53,7 @@ from .tls import unverified, wanted, without
 _LONGTEXT = f"LONGTEXT CHARACTER SET {CHARSET} COLLATE {COLLATION}"
 _TYPES = {
     ValueKind.INT: "BIGINT",
+    ValueKind.FLOAT: "DOUBLE",
     ValueKind.TEXT: _LONGTEXT,
     ValueKind.TIME: "DATETIME(6)",
     ValueKind.JSON: _LONGTEXT,
@@ -270,6 +271,11 @@ class MySql:
         new = insert(bulk.table)
         counted = {"count": bulk.table.c.count + new.inserted.count, "last_at": new.inserted.last_at}
         await tx.execute(new.on_duplicate_key_update(counted), bulk.mapped(rows))
+
+    async def upsert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]) -> None:
+        new = insert(bulk.table)
+        values = {name: new.inserted[name] for name in replace}
+        await tx.execute(new.on_duplicate_key_update(values), bulk.mapped(rows))
 
 
 def _code(error: DBAPIError) -> int:

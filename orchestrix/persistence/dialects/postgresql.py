@@ -54,6 +54,7 @@ from .tls import Tls, wanted, without
 
 _ARRAYS = {
     ValueKind.INT: "bigint[]",
+    ValueKind.FLOAT: "double precision[]",
     ValueKind.TEXT: "text[]",
     ValueKind.TIME: "timestamptz[]",
     ValueKind.JSON: "text[]",
@@ -219,6 +220,11 @@ class PostgreSql:
             f"ON CONFLICT ({_names(bulk.key)}) DO UPDATE"
             f" SET count = {table}.count + excluded.count, last_at = excluded.last_at"
         )
+        await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))
+
+    async def upsert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]) -> None:
+        values = ", ".join(f'"{name}" = excluded."{name}"' for name in replace)
+        ending = f"ON CONFLICT ({_names(bulk.key)}) DO UPDATE SET {values}"
         await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))
 
 

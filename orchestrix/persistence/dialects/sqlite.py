@@ -192,6 +192,11 @@ class Sqlite:
         counted = {"count": bulk.table.c.count + new.excluded.count, "last_at": new.excluded.last_at}
         await tx.execute(new.on_conflict_do_update(index_elements=bulk.key, set_=counted), bulk.mapped(rows))
 
+    async def upsert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]) -> None:
+        new = insert(bulk.table)
+        values = {name: new.excluded[name] for name in replace}
+        await tx.execute(new.on_conflict_do_update(index_elements=bulk.key, set_=values), bulk.mapped(rows))
+
 
 def _connected(connection: Any, record: object) -> None:
     connection.isolation_level = None  # the driver would begin transactions by itself, and too late

@@ -15,11 +15,12 @@ from orchestrix.domain.installation import Installation
 from orchestrix.domain.nodes import NodeState
 from orchestrix.engine.maintenance import clone_reset
 from orchestrix.errors import ConflictError, SchemaMismatch, Unavailable
-from orchestrix.persistence import executor_groups, outbox
+from orchestrix.persistence import outbox
 from orchestrix.persistence import tables as t
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs, schedules
+from orchestrix.persistence.registry import groups
 from orchestrix.persistence.sagas import history, instances
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
 from orchestrix.saga.definition import milliseconds
@@ -159,13 +160,13 @@ async def test_schedules_are_paused(database: Database) -> None:
 async def test_marks_of_groups_are_those_of_the_copy_also_from_before_there_were_ids(database: Database) -> None:
     one, old = await some(database, 2)
     async with database.begin() as tx:
-        await executor_groups.insert_if_absent(tx, "one", effect_key(one, "registerApp", undoes=False), tx.now())
-        await executor_groups.insert_if_absent(tx, "old", f"app:{old.id}:registerApp:do", tx.now())
-        await executor_groups.insert_if_absent(tx, "other", "by hand", tx.now())
+        await groups.insert_if_absent(tx, "one", effect_key(one, "registerApp", undoes=False), tx.now())
+        await groups.insert_if_absent(tx, "old", f"app:{old.id}:registerApp:do", tx.now())
+        await groups.insert_if_absent(tx, "other", "by hand", tx.now())
     await clone_reset.reset(database)
     after = await now(database, APPS, one, old)
     async with database.read() as connection:
-        found = [await executor_groups.get(connection, name) for name in ("one", "old", "other")]
+        found = [await groups.get(connection, name) for name in ("one", "old", "other")]
     assert [row and row.marker for row in found] == [
         *(effect_key(row, "registerApp", undoes=False) for row in after),
         "by hand",

@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 
 from orchestrix.errors import Contention
-from orchestrix.persistence import executor_groups, idempotency
+from orchestrix.persistence import idempotency
 from orchestrix.persistence.cluster import broker_incarnation
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.idempotency import StoredAnswer
+from orchestrix.persistence.registry import groups
 from orchestrix.persistence.sagas import ignored_messages, redelivered_commands
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from tests.conformance.store.build import note
@@ -177,20 +178,20 @@ async def test_a_node_that_was_overtaken_is_told_so(database: Database, peer: Da
 async def test_an_app_has_one_group_with_the_marker_of_its_maker(database: Database, peer: Database) -> None:
     now = database.now()
     async with database.begin() as tx:
-        made = await executor_groups.insert_if_absent(tx, "billing", "app:1:registerApp", now)
+        made = await groups.insert_if_absent(tx, "billing", "app:1:registerApp", now)
     async with peer.begin() as tx:
-        assert await executor_groups.insert_if_absent(tx, "billing", "app:2:registerApp", now) == made
-        other = await executor_groups.insert_if_absent(tx, "Billing", "app:2:registerApp", now)
-        assert await executor_groups.get(tx, "billing") == made
-        assert await executor_groups.get(tx, "unknown") is None
-    assert (made.marker, made.address_type, made.address_list) == ("app:1:registerApp", executor_groups.AUTO, "")
+        assert await groups.insert_if_absent(tx, "billing", "app:2:registerApp", now) == made
+        other = await groups.insert_if_absent(tx, "Billing", "app:2:registerApp", now)
+        assert await groups.get(tx, "billing") == made
+        assert await groups.get(tx, "unknown") is None
+    assert (made.marker, made.address_type, made.address_list) == ("app:1:registerApp", groups.AUTO, "")
     assert other.id != made.id
     assert made.created_at == now
 
 
 async def test_everybody_registering_at_once_sees_one_group(database: Database, peer: Database) -> None:
     async def register(node: Database, marker: str) -> str | None:
-        return (await node.run(lambda tx: executor_groups.insert_if_absent(tx, "x", marker, node.now()))).marker
+        return (await node.run(lambda tx: groups.insert_if_absent(tx, "x", marker, node.now()))).marker
 
     nodes = [database, peer] * 4
     seen = await asyncio.gather(*(register(node, f"m{place}") for place, node in enumerate(nodes)))

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrix import Command, Context, Permanent, clock
-from orchestrix.persistence import executor_groups
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.executor_groups import ExecutorGroup
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.groups import ExecutorGroup
+from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.effect_keys import effect_key
@@ -105,7 +106,7 @@ async def moved(database: Database, row: Instance, **changes: Any) -> tuple[Inst
 
 async def group(database: Database, name: str = "shop") -> ExecutorGroup | None:
     async with database.read() as connection:
-        return await executor_groups.get(connection, name)
+        return await groups.get(connection, name)
 
 
 @pytest.mark.parametrize("name", ["shop", "🚀", "'; DROP TABLE apps; --", "Shop", "x" * 200])
@@ -115,7 +116,7 @@ async def test_the_group_has_the_apps_name_and_the_mark_of_the_step(database: Da
     made = await group(database, name)
     assert made is not None
     key = effect_key(row, "registerApp", undoes=False)
-    assert (made.app_name, made.marker, made.address_type, made.address_list) == (name, key, executor_groups.AUTO, "")
+    assert (made.app_name, made.marker, made.address_type, made.address_list) == (name, key, groups.AUTO, "")
 
 
 @pytest.mark.req("S3-54")
@@ -128,7 +129,7 @@ async def test_the_same_step_again_and_ten_at_once_succeed(database: Database) -
 
 async def test_a_group_that_another_step_made_is_left_alone(database: Database) -> None:
     async with database.begin() as tx:
-        await executor_groups.insert_if_absent(tx, "shop", "app:9:registerApp:do", clock.now())
+        await groups.insert_if_absent(tx, "shop", "app:9:registerApp:do", clock.now())
     row, command = await registering(database)
     with pytest.raises(Permanent, match=r"an executor group named 'shop' already exists"):
         await run(database, command)
@@ -139,11 +140,35 @@ async def test_a_group_that_another_step_made_is_left_alone(database: Database) 
     assert made.marker == "app:9:registerApp:do"
 
 
+@pytest.mark.parametrize("addresses", [None, ["http://10.0.0.1:9999"]])
+async def test_a_group_that_a_person_made_is_adopted_and_outlives_the_undo(
+    database: Database, addresses: list[str] | None
+) -> None:
+    async with database.begin() as tx:
+        before, _ = await groups.set_addresses(tx, "shop", addresses, database.now())
+    row, command = await registering(database)
+    assert await run(database, command) == {"executorGroup": "shop"}
+    assert await group(database) == before
+    _, undo = await moved(database, row, **BACK)
+    assert await run(database, undo) is None
+    assert await group(database) == before
+
+
+async def test_executors_that_came_before_the_app_are_in_its_new_group(database: Database) -> None:
+    async with database.begin() as tx:
+        await registrations.record(tx, [Heartbeat("shop", "http://10.0.0.1:9999")], database.now())
+    _, command = await registering(database)
+    await run(database, command)
+    made = await group(database)
+    assert made is not None
+    assert made.addresses == ("http://10.0.0.1:9999",)
+
+
 async def test_a_group_from_before_there_were_effect_keys_is_found_by_do_and_undo(database: Database) -> None:
     row, _ = await registering(database)
     old = replace(row, installation="")
     async with database.begin() as tx:
-        await executor_groups.insert_if_absent(tx, "shop", f"app:{row.id}:registerApp:do", clock.now())
+        await groups.insert_if_absent(tx, "shop", f"app:{row.id}:registerApp:do", clock.now())
     assert await run(database, order(old)) == {"executorGroup": "shop"}
     _, undo = await moved(database, row, **BACK)
     assert await run(database, replace(undo, effect_key=f"app:{row.id}:registerApp:do")) is None
@@ -199,7 +224,7 @@ async def test_the_saga_cannot_turn_back_while_its_group_is_made(
     async def slow(*arguments: Any) -> ExecutorGroup:
         inside.set()
         await free.wait()
-        return await executor_groups.insert_if_absent(*arguments)
+        return await groups.insert_if_absent(*arguments)
 
     row, command = await registering(database)
     monkeypatch.setattr("orchestrix.worker.executor_groups.insert_if_absent", slow)
@@ -282,7 +307,7 @@ async def test_an_undo_command_is_answered_while_the_app_is_undone(world: World)
     worker = await world.worker(registration_handlers())
     row, command = await world.undone("shop", "registerApp")
     async with world.database.begin() as tx:
-        await executor_groups.insert_if_absent(tx, "shop", command.effect_key, clock.now())
+        await groups.insert_if_absent(tx, "shop", command.effect_key, clock.now())
     await world.send(command)
     (event,) = await world.events(1)
     assert (event["type"], event["appId"], event["causationId"]) == ("evt.appUnregistered", row.id, command.id)

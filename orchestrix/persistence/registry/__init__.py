@@ -1,0 +1,1 @@
+"""The registry's rows: registrations, removals, groups, and the addresses of nodes."""
