@@ -1,0 +1,1 @@
+"""The executor registry over HTTP: heartbeats, groups and routing."""

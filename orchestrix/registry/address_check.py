@@ -1,0 +1,94 @@
+"""Address check: whether an executor's address may be registered and called, by the allow list and by what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.domain.executor_addresses import AllowList, ExecutorAddress, IpAddress, judge
+from orchestrix.errors import Invalid, Unavailable
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.registry import listeners
+from orchestrix.persistence.registry.listeners import Listener
+from orchestrix.registry.node_listeners import SEEN_S
+
+RESOLVE_TIMEOUT_S: Final = 3.0
+"""Seconds in which a host name must be resolved."""
+KEPT_S: Final = 30.0
+"""Seconds for which an address that is allowed is not judged again when it registers."""
+MOST_KEPT: Final = 10_000
+LISTENERS_KEPT_S: Final = 5.0
+"""Seconds for which it is not read again where nodes listen."""
+
+
+class AddressNotAllowed(Invalid):
+    """The cluster may not call this address; the message names the setting."""
+
+
+class AddressCheck:
+    """Judges addresses: of those that register, and again of each that is called."""
+
+    def __init__(self, database: Database, allow: AllowList, own: Callable[[], Collection[Listener]]) -> None:
+        self._database = database
+        self._allow = allow
+        self._own = own
+        self._allowed: OrderedDict[str, float] = OrderedDict()
+        self._nodes: set[Listener] = set()
+        self._nodes_until = 0.0
+
+    async def admit(self, address: ExecutorAddress) -> None:
+        """Returns if the address may be called. Raises `AddressNotAllowed`, and `Unavailable` if its name cannot be
+        resolved now or the database is away.
+        """
+        text, now = str(address), clock.monotonic()
+        if self._allowed.get(text, 0.0) > now:
+            return
+        await self.judged(address)
+        self._allowed[text] = now + KEPT_S
+        self._allowed.move_to_end(text)
+        if len(self._allowed) > MOST_KEPT:
+            self._allowed.popitem(last=False)
+
+    async def judged(self, address: ExecutorAddress) -> Collection[IpAddress]:
+        """The IP addresses by one of which it may be called. Raises as `admit`."""
+        ips = await _resolved(address.host)
+        await self._read_nodes()
+        listening = [(ip_address(ip), port) for ip, port in {*self._nodes, *self._own()}]
+        if (refusal := judge(address, ips, self._allow, listening)) is not None:
+            raise AddressNotAllowed(refusal)
+        return ips
+
+    async def _read_nodes(self) -> None:
+        if clock.monotonic() < self._nodes_until:
+            return
+        async with self._database.read() as connection:
+            since = connection.now() - timedelta(seconds=SEEN_S)
+            self._nodes = await listeners.living(connection, since)
+        self._nodes_until = clock.monotonic() + LISTENERS_KEPT_S
+
+
+async def _resolved(host: str) -> Collection[IpAddress]:
+    """The IP addresses of a host; of a numeric one without asking anybody."""
+    try:
+        return [ip_address(host)]
+    except ValueError:
+        pass
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+            found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise Unavailable(f"{host} could not be resolved within {RESOLVE_TIMEOUT_S:g} s") from None
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            raise Unavailable(f"{host} cannot be resolved now") from None
+        raise AddressNotAllowed(f"{host} has no address in the name service: register a name that it knows") from None
+    except UnicodeError:
+        raise AddressNotAllowed(f"{host} is no host name") from None
+    return sorted({ip_address(str(one[4][0]).partition("%")[0]) for one in found}, key=lambda ip: (ip.version, int(ip)))

@@ -1,0 +1,136 @@
+"""Registry directory: who is registered, in which state, also while the database is away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from orchestrix.config.registry import RegistrySettings
+from orchestrix.domain.executors import ExecutorState, state_of
+from orchestrix.errors import RetryableError, Unavailable
+from orchestrix.lifecycle import Loop
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.groups import ExecutorGroup
+from orchestrix.persistence.registry.registrations import Registration, Removal
+from orchestrix.registry.reaper import REMOVED_KEPT
+
+log = logging.getLogger("orchestrix.registry")
+
+REFRESH_S: Final = 10.0
+"""Seconds between two readings for the time in which the database is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorView:
+    """An executor as it is shown. `drained`: a person has excluded it from new jobs."""
+
+    address: str
+    state: ExecutorState
+    since: datetime
+    last_seen: datetime | None
+    weight: int | None
+    load: float | None
+    in_flight: int
+    drained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """An app with its group, None if nobody has made one, and its executors: those removed lately come last."""
+
+    app: str
+    group: ExecutorGroup | None
+    executors: Sequence[ExecutorView]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryView:
+    """The apps that have a group or executors, by name. `as_of` is the time of the reading if the database is away."""
+
+    apps: Sequence[GroupView]
+    as_of: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    at: datetime
+    groups: Sequence[ExecutorGroup]
+    registrations: Sequence[Registration]
+    removals: Sequence[Removal]
+
+
+class RegistryDirectory:
+    """Reads the registry; while the database is away, answers are those of the last reading, which is seconds old."""
+
+    def __init__(self, database: Database, settings: RegistrySettings) -> None:
+        self._database = database
+        self._settings = settings
+        self._last: _Reading | None = None
+        self._loop = Loop("registry directory", self._round)
+
+    async def start(self) -> None:
+        """Begins to keep a reading."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops."""
+        await self._loop.stop()
+
+    async def view(self) -> DirectoryView:
+        """All apps. Raises `Unavailable` if the database is away and was never read."""
+        try:
+            reading, as_of = await self._read(), None
+        except RetryableError as away:
+            if self._last is None:
+                raise Unavailable(str(away)) from away
+            reading, as_of = self._last, self._last.at
+        return DirectoryView(_apps(reading, self._settings), as_of)
+
+    async def _round(self) -> None:
+        await self._read()
+        await asyncio.sleep(REFRESH_S)
+
+    async def _read(self) -> _Reading:
+        async with self._database.read() as connection:
+            now = connection.now()
+            self._last = _Reading(
+                now,
+                await groups.listed(connection),
+                await registrations.of_apps(connection),
+                await registrations.removals(connection, now - REMOVED_KEPT),
+            )
+        return self._last
+
+
+def _apps(reading: _Reading, settings: RegistrySettings) -> list[GroupView]:
+    executors: dict[str, dict[str, ExecutorView]] = {}
+    for one in reading.registrations:
+        executors.setdefault(one.app, {})[one.address] = _registered(one, reading.at, settings)
+    for gone in reading.removals:
+        executors.setdefault(gone.app, {}).setdefault(gone.address, _removed(gone))
+    made = {group.app_name: group for group in reading.groups}
+    return [
+        GroupView(app, made.get(app), list(executors.get(app, {}).values())) for app in sorted({*made, *executors})
+    ]
+
+
+def _registered(one: Registration, now: datetime, settings: RegistrySettings) -> ExecutorView:
+    state, since = state_of(
+        first_seen=one.first_seen,
+        last_seen=one.last_seen,
+        leaving=not one.takes_jobs,
+        now=now,
+        beat_seconds=settings.beat,
+        dead_seconds=settings.dead,
+    )
+    shown = ExecutorView(one.address, state, since, one.last_seen, one.weight, one.load, in_flight=0)
+    return shown if one.drained_at is None else replace(shown, since=one.drained_at, drained=True)
+
+
+def _removed(gone: Removal) -> ExecutorView:
+    return ExecutorView(gone.address, ExecutorState.REMOVED, gone.removed_at, gone.last_seen, None, None, 0)

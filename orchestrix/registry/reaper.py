@@ -1,0 +1,143 @@
+"""Executor reaper: the leader's duty that removes silent executors and keeps the address lists right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from orchestrix import crash
+from orchestrix.config.registry import RegistrySettings
+from orchestrix.domain.executors import GOODBYE_KEPT_S, LATE_FACTOR, may_remove
+from orchestrix.domain.leases import Fence
+from orchestrix.domain.stored_times import age_s
+from orchestrix.errors import RetryableError
+from orchestrix.leader_duties import PeriodicDuty
+from orchestrix.lifecycle import WakeSignal
+from orchestrix.persistence.cluster import leases
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.registry import groups, listeners, registrations
+from orchestrix.persistence.registry.registrations import SILENT, Registration, Removal
+from orchestrix.quantities import counted
+from orchestrix.registry.registrar import GROUP_LIMIT
+
+log = logging.getLogger("orchestrix.registry")
+
+REMOVED_KEPT: Final = timedelta(minutes=10)
+"""How long it is kept who was removed."""
+BATCH: Final = 500
+"""Executors that are removed in one transaction."""
+MIN_WAIT_S: Final = 0.05
+NEARLY_FULL: Final = GROUP_LIMIT * 9 // 10
+"""Executors of one app from which on a warning is logged."""
+
+
+class ExecutorReaper:
+    """A duty of the leader: the JobRegistryHelper of S2.
+
+    Looks when the oldest heartbeat reaches the dead time, at the latest after the sweep interval, and at once when
+    `wake` is set. Each of its writes ends with the check of the term. It removes nobody before it has listened for one
+    dead time: since it gained leadership, since the end of an outage of its database, and since the end of a silence of
+    all executors, which is rather that of the nodes.
+    """
+
+    def __init__(self, database: Database, settings: RegistrySettings, fence: Fence, wake: WakeSignal) -> None:
+        self._database = database
+        self._beat, self._dead, self._sweep = settings.beat, settings.dead, settings.sweep
+        self._fence = fence
+        self._listening_since: datetime | None = None
+        self._heard: datetime | None = None
+        self._crowded: frozenset[str] = frozenset()
+        self._duty = PeriodicDuty("executor reaper", self._look, wake)
+
+    async def start(self) -> None:
+        """Begins to listen."""
+        self._listening_since = self._heard = None
+        await self._duty.start()
+
+    async def stop(self) -> None:
+        """Stops."""
+        await self._duty.stop()
+
+    async def _look(self) -> float:
+        try:
+            return await self.look()
+        except RetryableError:
+            self._listening_since = self._heard = None
+            raise
+
+    async def look(self) -> float:
+        """One look; the seconds until the next. Raises `StaleTermError`, `Contention` and `Unavailable`."""
+        async with self._database.read() as connection:
+            now = connection.now()
+            found = await registrations.of_apps(connection)
+            outdated = await groups.outdated(connection)
+        self._listen(found, now)
+        self._warn_of_crowds(found)
+        threshold = may_remove(
+            now=now,
+            listening_since=self._listening_since or now,
+            last_heard_any=self._heard,
+            beat_seconds=self._beat,
+            dead_seconds=self._dead,
+        )
+        if threshold is not None and any(one.last_seen < threshold for one in found):
+            await self._remove_silent(threshold)
+        await self._database.run(lambda tx: self._tidy(tx, outdated, now))
+        oldest = min((one.last_seen for one in found if threshold is None or one.last_seen >= threshold), default=now)
+        return min(self._sweep, max(self._dead - age_s(oldest, now), MIN_WAIT_S))
+
+    def _listen(self, found: Sequence[Registration], now: datetime) -> None:
+        """Notes who was heard, and begins to listen anew where a silence of all has ended."""
+        seen = sorted(one.last_seen for one in found if one.last_seen <= now)
+        if self._listening_since is None:
+            self._listening_since = now
+        elif seen and self._heard is not None:
+            first = next((one for one in seen if one > self._heard), None)
+            if first is not None and age_s(self._heard, first) > LATE_FACTOR * self._beat:
+                log.info("executors are heard again after %.0f s without a heartbeat of any", age_s(self._heard, first))
+                self._listening_since = max(self._listening_since, first)
+        if seen:
+            self._heard = seen[-1]
+
+    def _warn_of_crowds(self, found: Sequence[Registration]) -> None:
+        counts: dict[str, int] = {}
+        for one in found:
+            counts[one.app] = counts.get(one.app, 0) + 1
+        crowded = frozenset(app for app, count in counts.items() if count >= NEARLY_FULL)
+        for app in sorted(crowded - self._crowded):
+            log.warning("%s has %s; the limit is %d", app, counted(counts[app], "executor"), GROUP_LIMIT)
+        self._crowded = crowded
+
+    async def _remove_silent(self, threshold: datetime) -> None:
+        """Removes in batches, each a transaction of its own: of two leaders at once, the older one writes nothing."""
+        more = True
+        while more:
+            removed = await self._database.run(lambda tx: self._remove(tx, threshold))
+            crash.point("registry.sweep.after_commit")
+            for one in removed:
+                age = age_s(one.last_seen, self._database.now())
+                log.info("executor %s of %s removed: last heartbeat %.0f s ago", one.address, one.app, age)
+            more = len(removed) == BATCH
+
+    async def _remove(self, tx: Transaction, threshold: datetime) -> list[Registration]:
+        now = self._database.now()
+        gone = await registrations.stale(tx, threshold, BATCH)
+        await registrations.record_removals(
+            tx, [Removal(one.app, one.address, one.instance, SILENT, one.last_seen, now) for one in gone]
+        )
+        await registrations.delete_rows(tx, [(one.app, one.address) for one in gone])
+        await groups.refresh(tx, {one.app for one in gone}, now)
+        crash.point("registry.sweep.before_commit")
+        await leases.check(tx, self._fence)
+        return gone
+
+    async def _tidy(self, tx: Transaction, outdated: Collection[str], now: datetime) -> None:
+        """Corrects address lists and times of the future, and deletes what is kept no longer."""
+        if late := await registrations.correct_future(tx, now):
+            log.warning("the clock was set back: %s had a heartbeat in the future", counted(late, "executor"))
+        await groups.refresh(tx, outdated, now)
+        await registrations.prune_removals(tx, now, REMOVED_KEPT)
+        await listeners.prune(tx, now, timedelta(seconds=GOODBYE_KEPT_S))
+        await leases.check(tx, self._fence)

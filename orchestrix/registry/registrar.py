@@ -1,0 +1,216 @@
+"""Registrar: records the heartbeats of executors, many at a time in one commit, and their goodbyes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from orchestrix import clock, crash
+from orchestrix.domain.executors import GOODBYE_KEPT_S, Goodbye, beats_after_goodbye
+from orchestrix.errors import ConflictError, Unavailable
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.registrations import GOODBYE, Executor, Heartbeat, Registration, Removal
+
+log = logging.getLogger("orchestrix.registry")
+
+GATHER_S: Final = 0.5
+"""Seconds between the beginnings of two commits of heartbeats: what arrives meanwhile shares the next one."""
+BATCH: Final = 500
+"""Heartbeats in one statement."""
+GROUP_LIMIT: Final = 1_000
+"""Executors that an app may have."""
+NOT_ACCEPTING: Final = Unavailable("this node accepts no registrations: it is starting or stopping")
+_KEPT: Final = timedelta(seconds=GOODBYE_KEPT_S)
+
+
+class GroupFull(ConflictError):
+    """The app has as many executors as it may have."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    heartbeat: Heartbeat
+    answer: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """What one transaction did: who was refused, who is new, and the apps whose address list has changed."""
+
+    refused: set[Executor] = field(default_factory=set)
+    joined: list[Executor] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+
+class Registrar:
+    """Records heartbeats and goodbyes. An answer comes after the commit.
+
+    The first heartbeat after a pause is written at once, those that arrive within half a second of it share the next
+    statement. One of a known executor changes its row alone; one that joins, leaves, drains or comes back changes its
+    group's address list in the same transaction. `on_change` is called after such a commit.
+    """
+
+    def __init__(self, database: Database, on_change: Callable[[], None], *, gather_s: float = GATHER_S) -> None:
+        self._database = database
+        self._on_change = on_change
+        self._gather_s = gather_s
+        self._queue: list[_Pending] = []
+        self._arrived = WakeSignal()
+        self._accepting = False
+        self._begun_at = -gather_s
+        self._committing: asyncio.Task[None] | None = None
+        self._loop = Loop("registrar", self._round)
+
+    async def start(self) -> None:
+        """Begins to take heartbeats."""
+        self._accepting = True
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Refuses what has not begun; a commit under way is finished."""
+        self._accepting = False
+        await self._loop.stop()
+        if self._committing is not None:
+            await self._committing
+        left, self._queue = self._queue, []
+        for pending in left:
+            _fail(pending, NOT_ACCEPTING)
+
+    async def register(self, heartbeat: Heartbeat) -> None:
+        """Records a heartbeat; returns after its commit.
+
+        One that was overtaken by the goodbye of its own process is dropped. Raises `GroupFull`, and `Unavailable` while
+        the database is away.
+        """
+        if not self._accepting:
+            raise NOT_ACCEPTING
+        pending = _Pending(heartbeat)
+        self._queue.append(pending)
+        self._arrived.set()
+        await asyncio.shield(pending.answer)
+
+    async def deregister(self, executor: Executor, instance: str | None) -> bool:
+        """Removes an executor that stops; whether it was registered.
+
+        The goodbye of a process whose address another one has taken over removes nothing. Raises `Unavailable`.
+        """
+        removed, changed = await self._database.run(lambda tx: self._remove(tx, executor, instance))
+        crash.point("registry.remove.after_commit")
+        if removed:
+            log.info("executor %s of %s deregistered", executor[1], executor[0])
+        if changed:
+            self._on_change()
+        return removed
+
+    async def _remove(self, tx: Transaction, executor: Executor, instance: str | None) -> tuple[bool, list[str]]:
+        now, app = self._database.now(), executor[0]
+        found = await registrations.lock(tx, executor, now)
+        mine = found is not None and (instance is None or found.instance in (None, instance))
+        which = instance or (found.instance if found is not None else None)
+        before = await registrations.removals(tx, now - _KEPT, [app], GOODBYE)
+        if mine or not any((one.address, one.instance) == (executor[1], which) for one in before):
+            last_seen = found.last_seen if mine and found is not None else None
+            gone = Removal(*executor, which, GOODBYE, last_seen, now)
+            await registrations.record_removals(tx, [gone])
+        changed: list[str] = []
+        if mine:
+            await registrations.delete_rows(tx, [executor])
+            changed = await groups.refresh(tx, [app], now)
+        crash.point("registry.remove.before_commit")
+        return mine, changed
+
+    async def _round(self) -> None:
+        if not self._queue:
+            await self._arrived.wait(None)
+        if (rest := self._begun_at + self._gather_s - clock.monotonic()) > 0:
+            await asyncio.sleep(rest)
+        self._begun_at = clock.monotonic()
+        batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
+        if batch:
+            self._committing = asyncio.create_task(self._commit(batch), name="registrar batch")
+            await asyncio.shield(self._committing)
+
+    async def _commit(self, batch: Sequence[_Pending]) -> None:
+        latest = {pending.heartbeat.executor: pending.heartbeat for pending in batch}
+        try:
+            done = await self._database.run(lambda tx: self._record(tx, list(latest.values())))
+        except Exception as error:
+            for pending in batch:
+                _fail(pending, error)
+            return
+        crash.point("registry.register.after_commit")
+        for pending in batch:
+            executor = pending.heartbeat.executor
+            if executor in done.refused:
+                _fail(pending, GroupFull(f"{executor[0]} has {GROUP_LIMIT} executors, which is the limit"))
+            elif not pending.answer.done():
+                pending.answer.set_result(None)
+        for app, address in done.joined:
+            log.info("executor %s of %s registered", address, app)
+        if done.changed:
+            self._on_change()
+
+    async def _record(self, tx: Transaction, heartbeats: Sequence[Heartbeat]) -> _Recorded:
+        now = self._database.now()
+        before = await registrations.among(tx, [one.executor for one in heartbeats])
+        done = _Recorded(await _beyond_limit(tx, [one for one in heartbeats if one.executor not in before]))
+        kept = [one for one in heartbeats if one.executor not in done.refused]
+        await registrations.record(tx, kept, now)
+        after = await registrations.among(tx, [one.executor for one in kept])
+        new = [executor for executor, row in after.items() if executor not in before or row.first_seen == now]
+        late = await _overtaken(tx, kept, now) if new else set()
+        await registrations.delete_rows(tx, late)
+        back = {
+            one.executor
+            for one in kept
+            if (was := before.get(one.executor)) is not None
+            and was.drained_at is not None
+            and was.instance != one.instance
+        }
+        await registrations.set_drained(tx, back, None)
+        done.joined = [executor for executor in new if executor not in late]
+        moved = {*new, *late, *back, *(one for one in after if one in before and before[one].state != after[one].state)}
+        done.changed = await groups.refresh(tx, {app for app, _ in moved}, now)
+        crash.point("registry.register.before_commit")
+        return done
+
+
+async def _beyond_limit(tx: Transaction, new: Sequence[Heartbeat]) -> set[Executor]:
+    """Those that their apps have no room for."""
+    if not new:
+        return set()
+    counts = await registrations.counts(tx, sorted({one.app for one in new}))
+    refused: set[Executor] = set()
+    for one in new:
+        counts[one.app] = counts.get(one.app, 0) + 1
+        if counts[one.app] > GROUP_LIMIT:
+            refused.add(one.executor)
+    return refused
+
+
+async def _overtaken(tx: Transaction, heartbeats: Sequence[Heartbeat], now: datetime) -> set[Executor]:
+    """Those whose own process has said goodbye already. Read after the rows are locked: a goodbye waits for that."""
+    said: dict[Executor, list[Goodbye]] = {}
+    for one in await registrations.removals(tx, now - _KEPT, {one.app for one in heartbeats}, GOODBYE):
+        said.setdefault((one.app, one.address), []).append(Goodbye(one.removed_at, one.instance))
+    return {
+        one.executor
+        for one in heartbeats
+        if not all(
+            beats_after_goodbye(goodbye, instance=one.instance, now=now) for goodbye in said.get(one.executor, ())
+        )
+    }
+
+
+
+
+def _fail(pending: _Pending, error: Exception) -> None:
+    if not pending.answer.done():
+        pending.answer.set_exception(error)
+        pending.answer.exception()  # its caller may be gone, and then the future has no other one

@@ -1,0 +1,75 @@
+"""Executor router: which executor of a group a strategy picks, on the group's addresses as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrix import clock
+from orchestrix.domain.routing import Candidate, Pick, Strategy, pick
+from orchestrix.errors import NotFound
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.groups import ExecutorGroup
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """What to route by: `key` for CONSISTENT_HASH, `address` for ADDRESS. With `count`, so many picks are made; each
+    has a key of its own then, `key` followed by a hyphen and its number from 0.
+    """
+
+    strategy: Strategy
+    key: str = ""
+    address: str | None = None
+    count: int | None = None
+
+
+class ExecutorRouter:
+    """Picks executors for whoever asks. A pick of ROUND_ROBIN moves the group's turn."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def route(self, app: str, request: RouteRequest) -> list[Pick]:
+        """The picks.
+
+        Raises `NotFound` if the app has no group, `NoExecutors` if that has no addresses, `UnknownExecutor` if none has
+        the named address, and `Unavailable`.
+        """
+        return await self._database.run(lambda tx: picks(tx, app, request))
+
+
+async def picks(tx: Transaction, app: str, request: RouteRequest) -> list[Pick]:
+    """The picks, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`."""
+    rotates = request.strategy is Strategy.ROUND_ROBIN
+    group = await (groups.lock if rotates else groups.get)(tx, app)
+    if group is None:
+        raise NotFound(f"{app!r} has no executor group")
+    found = await candidates(tx, group)
+    done = [
+        pick(
+            request.strategy,
+            found,
+            key=request.key if request.count is None else f"{request.key}-{place}",
+            turn=group.turn + place,
+            chance=clock.uniform(0, 1),
+            address=request.address,
+        )
+        for place in range(1 if request.count is None else request.count)
+    ]
+    if rotates:
+        await groups.take_turns(tx, app, len(done))
+    return done
+
+
+async def candidates(tx: Transaction, group: ExecutorGroup) -> Sequence[Candidate]:
+    """The executors at the group's addresses, with what they have reported."""
+    known = await registrations.among(tx, [(group.app_name, address) for address in group.addresses])
+    by_address = {one.address: one for one in known.values()}
+    return [
+        Candidate(address, one.first_seen, one.weight, one.load)
+        if (one := by_address.get(address)) is not None
+        else Candidate(address)
+        for address in group.addresses
+    ]
