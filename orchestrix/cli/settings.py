@@ -174,13 +174,7 @@ def _given_by(settings: Settings, place: str) -> str:
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name in config.names():
-        value: Any = settings
-        for part in name.split("."):
-            value = getattr(value, part)
-        values[name] = _plain(value)
-    return values
+    return {name: _plain(settings.value_of(name)) for name in config.names()}
 
 
 def _plain(value: Any) -> Any:

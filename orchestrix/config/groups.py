@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -12,7 +12,20 @@ from orchestrix.config.tokens import SECRET, tokens_in, tokens_of
 
 
 class SettingsGroup(BaseModel):
+    """Settings that belong together. One whose name in files and variables is not the attribute's has it as alias."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def attributes(cls) -> dict[str, str]:
+        """The attribute of each setting, by the name under which it is set."""
+        return {field.alias or name: name for name, field in cls.model_fields.items()}
+
+    def value_of(self, name: str) -> Any:
+        """The value of the setting with that dotted name. Raises `KeyError` where there is none."""
+        own, _, inner = name.partition(".")
+        value = getattr(self, self.attributes()[own])
+        return value.value_of(inner) if inner else value
 
 
 Seconds = Annotated[float, Field(ge=0.01, le=2_592_000)]

@@ -24,6 +24,7 @@ from orchestrix.config.groups import (
     WorkerSettings,
     listed,
 )
+from orchestrix.config.registry import RegistrySettings
 from orchestrix.errors import ConfigError
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "JobsSettings",
     "LogSettings",
     "OrchestratorSettings",
+    "RegistrySettings",
     "Settings",
     "WorkerSettings",
     "idle_variables",
@@ -120,6 +122,7 @@ class Settings(SettingsGroup):
     worker: WorkerSettings = WorkerSettings()
     cluster: ClusterSettings = ClusterSettings()
     jobs: JobsSettings = JobsSettings()
+    registry: RegistrySettings = RegistrySettings()
     origin: Origin = Field(default=Origin(), exclude=True, repr=False)
 
     @field_validator("sagas", "workers", "resources", mode="before")
@@ -211,7 +214,7 @@ class _Merged:
             group = _group_called(key)
             if isinstance(value, Mapping) and (group is not None or key not in Settings.model_fields):
                 for name, inner in value.items():
-                    _check_known(file, name, group.model_fields if group is not None else None, f"[{key}] ")
+                    _check_known(file, name, group.attributes() if group is not None else None, f"[{key}] ")
                     self._list(file, [key, name], inner)
             else:
                 _check_known(file, key, [name for name in Settings.model_fields if name != ORIGIN])
@@ -312,7 +315,7 @@ def names() -> list[str]:
     for name in Settings.model_fields:
         group = _group_called(name)
         if group is not None:
-            found += [f"{name}.{inner}" for inner in group.model_fields]
+            found += [f"{name}.{inner}" for inner in group.attributes()]
         elif name != ORIGIN:
             found.append(name)
     return found

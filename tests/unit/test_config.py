@@ -179,6 +179,11 @@ def test_the_cluster_has_the_times_that_are_asked_for() -> None:
         ({"CLUSTER__HANDOFF_ACK": "30"}, "cluster.handoff_hard (60) is not above"),
         ({"CLUSTER__PRESENCE": "30"}, "cluster.presence (30) is not below cluster.dead (30)"),
         ({"JOBS__BEAT": "15"}, "jobs.beat (15) must be below half of jobs.silent (30)"),
+        ({"REGISTRY__BEAT": "46"}, "registry.beat (46) must be at most half of registry.dead (90), or one missed"),
+        ({"REGISTRY__DEAD": "59"}, "registry.beat (30) must be at most half of registry.dead (59)"),
+        ({"REGISTRY__SWEEP": "91"}, "registry.sweep (91) must be at most registry.dead (90), or dead executors"),
+        ({"REGISTRY__PROBE": "91"}, "registry.probe (91) must be at most registry.dead (90), or an attempt would be"),
+        ({"REGISTRY__CALL_TIMEOUT": "91"}, "registry.call_timeout (91) must be at most registry.dead (90), or an"),
     ],
 )
 def test_times_that_contradict_each_other_are_refused_in_a_sentence(environ: dict[str, str], said: str) -> None:
@@ -217,6 +222,7 @@ def variables() -> list[str]:
         "http.host",
         "http.allowed_hosts",
         "http.cors_origins",
+        "registry.allow",
     )
     return [PREFIX + name.upper().replace(".", "__") for name in names() if name not in free and "token" not in name]
 
@@ -278,10 +284,72 @@ def test_times_that_are_none_are_refused(value: str) -> None:
 
 
 def _default(variable: str) -> object:
-    value: object = Settings()
-    for part in variable.removeprefix(PREFIX).lower().split("__"):
-        value = getattr(value, part)
+    value: object = Settings().value_of(variable.removeprefix(PREFIX).lower().replace("__", "."))
     return value
+
+
+def test_the_registry_has_the_times_that_are_asked_for() -> None:
+    registry = load({}).registry
+    assert (registry.beat, registry.dead, registry.cleanup) == (30, 90, 30)
+    assert (registry.call_timeout, registry.probe) == (10, 30)
+    assert (registry.allow, registry.token, registry.secrets()) == (None, None, {})
+
+
+def test_the_limits_of_the_registrys_times_are_taken() -> None:
+    environ = {"BEAT": "45", "DEAD": "90", "SWEEP": "90", "PROBE": "90", "CALL_TIMEOUT": "90"}
+    registry = load({f"ORCHESTRIX_REGISTRY__{name}": value for name, value in environ.items()}).registry
+    assert (registry.beat, registry.cleanup, registry.probe, registry.call_timeout) == (45, 90, 90, 90)
+
+
+def test_a_setting_goes_by_one_name_alone() -> None:
+    settings = load({}, registry__sweep=5)
+    assert settings.registry.cleanup == settings.value_of("registry.sweep") == 5
+    assert "registry.sweep" in names()
+    assert "registry.cleanup" not in names()
+    with pytest.raises(ConfigError, match="ORCHESTRIX_REGISTRY__SWEEP: write a number"):
+        load({"ORCHESTRIX_REGISTRY__SWEEP": "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [("", None), (" , ", None), ("10.0.0.0/8, [fd00::/8]:80-90", ("10.0.0.0/8", "[fd00::/8]:80-90"))],
+)
+def test_the_allow_list_is_split_and_unset_where_it_is_empty(text: str, entries: tuple[str, ...] | None) -> None:
+    assert load({"ORCHESTRIX_REGISTRY__ALLOW": text}).registry.allow == entries
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("geheim", {"": "geheim"}),
+        (" geheim=+/ ", {"": "geheim=+/"}),
+        ("shop:geheim", {"shop": "geheim"}),
+        ("shop:geheim, mail:ge:heim", {"shop": "geheim", "mail": "ge:heim"}),
+        ("", {}),
+        (" ", {}),
+    ],
+)
+def test_the_registrys_token_is_one_secret_or_one_for_each_app(text: str, secrets: dict[str, str]) -> None:
+    settings = load({"ORCHESTRIX_REGISTRY__TOKEN": text})
+    assert {app: one.get_secret_value() for app, one in settings.registry.secrets().items()} == secrets
+    assert "heim" not in repr(settings) + str(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gehei", "the secret of token 1 is too short: use at least 6 characters"),
+        ("ge heim", "token 1 must be name:secret"),
+        ("geheim,geheim2", "token 1 must be name:secret"),
+        ("shop:geheim,shop:geheim2", "the name or the secret of token 2 was given more than once"),
+        ("shop:geheim,", "token 2 must be name:secret"),
+    ],
+)
+def test_a_bad_token_of_the_registry_is_refused_without_showing_it(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({"ORCHESTRIX_REGISTRY__TOKEN": text})
+    assert str(refused.value).startswith(f"ORCHESTRIX_REGISTRY__TOKEN: {said}")
+    assert "geh" not in str(refused.value)
 
 
 def test_origins_are_schemes_with_hosts() -> None:

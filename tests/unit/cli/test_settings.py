@@ -42,6 +42,14 @@ def test_where_a_value_comes_from(shell: Shell) -> None:
     assert found["database_url"] == (None, "default")
 
 
+def test_the_registrys_settings_are_shown(shell: Shell) -> None:
+    shell.set(ORCHESTRIX_REGISTRY__SWEEP="20", ORCHESTRIX_REGISTRY__ALLOW="10.0.0.0/8,h:80")
+    found = shown(shell)
+    assert found["registry.sweep"] == (20.0, "env ORCHESTRIX_REGISTRY__SWEEP")
+    assert found["registry.allow"] == (["10.0.0.0/8", "h:80"], "env ORCHESTRIX_REGISTRY__ALLOW")
+    assert found["registry.token"] == (None, "default")
+
+
 def test_a_process_name_is_a_nodes_name(shell: Shell) -> None:
     assert shown(shell)["node_id"] == ("coordinator", "default")
     shell.set(PROCESS_NAME="coordinator-2")
@@ -108,6 +116,7 @@ def test_no_password_is_shown(shell: Shell, output: str) -> None:
         ORCHESTRIX_API_URL="http://u:geheim@h",
         ORCHESTRIX_API__TOKENS="ada:geheim,bob:geheimer",
         ORCHESTRIX_API__TOKEN="geheim",
+        ORCHESTRIX_REGISTRY__TOKEN="shop:geheim",
     )
     answer = shell("config", "show", "-o", output)
     assert answer.code == 0

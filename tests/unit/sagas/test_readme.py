@@ -85,9 +85,7 @@ def test_settings_table_is_complete_and_right() -> None:
     for section, model in (("GIT", GitSettings()), ("REGISTRATION", RegistrationSettings())):
         expected |= {f"{PREFIX}{section}__{name.upper()}": str(value) for name, value in model}
     for name in names():
-        value: object = Settings()
-        for part in name.split("."):
-            value = getattr(value, part)
+        value = Settings().value_of(name)
         expected[PREFIX + name.upper().replace(".", "__")] = "" if value in (None, (), {}) else str(value)
     assert settings_rows() == expected
 
