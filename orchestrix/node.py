@@ -34,6 +34,7 @@ from orchestrix.bootstrap.jobs import (
     job_coordinator,
     make_notifiers,
 )
+from orchestrix.bootstrap.registry import assemble_registry, registry_duty, registry_works
 from orchestrix.broker.port import Broker
 from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import STOPS, saga_topology
@@ -47,6 +48,7 @@ from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, DrainSignal, Health, Service, Services
 from orchestrix.outbox.relay import OutboxRelay, RefusedRowRule
 from orchestrix.persistence.engine import Database
+from orchestrix.registry.services import ExecutorRegistry
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.schedules.scheduler import Scheduler
@@ -85,6 +87,7 @@ class Node:
     dead_letters: NodeDeadLetters
     jobs: NodeJobs
     schedules: ScheduleService
+    registry: ExecutorRegistry
     engine: NodeEngine
     cluster: NodeCluster
     links: Services
@@ -196,6 +199,7 @@ def build_node(
     dead_letters = assemble_dead_letters(node, dead_dispatches)
     jobs = assemble_jobs(node, notifiers)
     schedules = ScheduleService(database, notifiers.leader, jobs.stops.publish)
+    registry = assemble_registry(node)
     engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))
     cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers))
     watch = database_watch or DatabaseWatch(database, name)
@@ -209,10 +213,11 @@ def build_node(
         dead_letters,
         jobs,
         schedules,
+        registry,
         engine,
         cluster,
         links=_links(node, watch, links),
-        works=Services(_works(node, relay, dead_letters, jobs, engine, cluster)),
+        works=Services(_works(node, relay, dead_letters, jobs, registry, engine, cluster)),
         membership=Services([] if cluster.coordinator is None else [cluster.coordinator]),
     )
 
@@ -251,7 +256,7 @@ def _work(
 
 
 def _leader_duties(node: NodeContext, jobs: JobCoordinator) -> list[Duty]:
-    """What the leader does besides watching the nodes. The registry and the shards will add theirs here."""
+    """What the leader does besides watching the nodes. The shards will add theirs here."""
     signals = node.signals
     schedules = partial(
         Scheduler,
@@ -260,7 +265,7 @@ def _leader_duties(node: NodeContext, jobs: JobCoordinator) -> list[Duty]:
         notify_leader=signals.jobs.due.set,
         stop=jobs.stops.publish,
     )
-    return [jobs.duties, schedules]
+    return [jobs.duties, schedules, registry_duty(node)]
 
 
 def _report(
@@ -293,17 +298,18 @@ def _works(
     relay: OutboxRelay,
     dead_letters: NodeDeadLetters,
     jobs: NodeJobs,
+    registry: ExecutorRegistry,
     engine: NodeEngine,
     cluster: NodeCluster,
 ) -> list[Service]:
-    """What a node of these roles runs, in the order of the start. The registry and the shards will add theirs here."""
+    """What a node of these roles runs, in the order of the start. The shards will add theirs here."""
     clock_watch = ClockRegressionDetector(node.database, node.settings.orchestrator.claim)
     works: list[Service] = [engine.definitions, clock_watch, relay, engine.changes, jobs.notifiers.leader]
     works.append(cluster.leader_monitor)
     works += _orchestration(node, engine, dead_letters) if ORCHESTRATOR in node.roles else [BrokerProbe(node.broker)]
     if API in node.roles:
         works += [ServiceAdapter(engine.starter.run, engine.starter.stop), Pruner(node.database)]
-    return works
+    return [*works, *registry_works(node, registry)]
 
 
 def _orchestration(node: NodeContext, engine: NodeEngine, dead_letters: NodeDeadLetters) -> list[Service]:

@@ -84,6 +84,7 @@ def application(node: Node) -> FastAPI:
             job_watch=node.jobs.notifiers.changes,
             drainer=node.cluster.drainer,
             timetable=node.schedules,
+            registry=node.registry,
             health=node.health,
             version=VERSION,
             silent=node.context.settings.jobs.silent,

@@ -18,10 +18,7 @@ depends_on = None
 
 TIME = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql")
 BIG_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-TEXT, LONGER = (
-    kind(charset="utf8mb4", collation="utf8mb4_bin")  # type: ignore[no-untyped-call]
-    for kind in (mysql.TEXT, mysql.MEDIUMTEXT)
-)
+TEXT, LONGER = (kind(charset="utf8mb4", collation="utf8mb4_bin") for kind in (mysql.TEXT, mysql.MEDIUMTEXT))
 
 
 def upgrade() -> None:

@@ -23,6 +23,7 @@ from orchestrix.api.middleware import GZIP_FROM, ApiMiddleware, CrossOrigin
 from orchestrix.api.openapi import document as openapi
 from orchestrix.api.openapi import page
 from orchestrix.api.operations import Operation
+from orchestrix.api.registry.routes import operations as registry
 from orchestrix.api.resources import routes as resources
 from orchestrix.api.resources import schemas, unconfigured
 from orchestrix.api.sagas import routes as sagas
@@ -33,7 +34,19 @@ from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import RESERVED
 
 UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
-OWN: Final = (sagas.catalogue, jobs, schedules, cluster, deadlines, stuck, dead_letters, redispatches, audit, health)
+OWN: Final = (
+    sagas.catalogue,
+    jobs,
+    schedules,
+    registry,
+    cluster,
+    deadlines,
+    stuck,
+    dead_letters,
+    redispatches,
+    audit,
+    health,
+)
 """The nouns that are there whatever sagas and resources there are."""
 
 

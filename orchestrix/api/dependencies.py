@@ -20,6 +20,7 @@ from orchestrix.jobs.change_notifier import JobChangeNotifier
 from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.lifecycle import Health
 from orchestrix.persistence.engine import Database
+from orchestrix.registry.services import ExecutorRegistry
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.schedules.service import ScheduleService
@@ -107,6 +108,7 @@ class ApiContext:
     job_watch: JobChangeNotifier
     drainer: DrainRequester
     timetable: ScheduleService
+    registry: ExecutorRegistry
     health: Health
     version: str
     silent: float

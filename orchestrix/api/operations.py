@@ -112,6 +112,8 @@ class Operation:
     headers: Sequence[str] = ()
     problems: Sequence[str] = ()
     public: bool = False
+    executors: bool = False
+    """Whether the tokens of executors open it too."""
 
 
 class Operations:
@@ -126,6 +128,7 @@ class Operations:
         self.all: list[Operation] = []
         self.get, self.post = partial(self.on, "GET"), partial(self.on, "POST")
         self.patch, self.delete = partial(self.on, "PATCH"), partial(self.on, "DELETE")
+        self.put = partial(self.on, "PUT")
 
     def worded(self, summary: str) -> str:
         """The summary, about one of the noun."""
@@ -169,9 +172,10 @@ def _is(hint: Any, model: type[BaseModel]) -> bool:
 
 
 def add(app: FastAPI, context: ApiContext, authenticator: Authenticator, operations: Sequence[Operation]) -> None:
-    """Serves the operations to the clients that `authenticator` admits."""
+    """Serves the operations to the clients that `authenticator` admits, and to executors what is for them."""
+    executors = Authenticator({**context.registry.tokens, **context.tokens})
     for one in operations:
-        endpoint = _endpoint(context, authenticator, one)
+        endpoint = _endpoint(context, executors if one.executors else authenticator, one)
         app.add_api_route(one.path, endpoint, methods=[one.method], name=one.name, include_in_schema=False)
 
 

@@ -74,7 +74,7 @@ class AddressCheck:
 
 
 async def _resolved(host: str) -> Collection[IpAddress]:
-    """The IP addresses of a host; of a numeric one without asking anybody."""
+    """The IP addresses of a host; of a numeric one without the name service."""
     try:
         return [ip_address(host)]
     except ValueError:

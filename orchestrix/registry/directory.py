@@ -16,7 +16,7 @@ from orchestrix.lifecycle import Loop
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
-from orchestrix.persistence.registry.registrations import Registration, Removal
+from orchestrix.persistence.registry.registrations import RegisteredExecutor, Removal
 from orchestrix.registry.reaper import REMOVED_KEPT
 
 log = logging.getLogger("orchestrix.registry")
@@ -41,7 +41,7 @@ class ExecutorView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """An app with its group, None if nobody has made one, and its executors: those removed lately come last."""
+    """An app with its group, None if it has none, and its executors: those removed lately come last."""
 
     app: str
     group: ExecutorGroup | None
@@ -60,7 +60,7 @@ class DirectoryView:
 class _Reading:
     at: datetime
     groups: Sequence[ExecutorGroup]
-    registrations: Sequence[Registration]
+    registrations: Sequence[RegisteredExecutor]
     removals: Sequence[Removal]
 
 
@@ -114,12 +114,10 @@ def _apps(reading: _Reading, settings: RegistrySettings) -> list[GroupView]:
     for gone in reading.removals:
         executors.setdefault(gone.app, {}).setdefault(gone.address, _removed(gone))
     made = {group.app_name: group for group in reading.groups}
-    return [
-        GroupView(app, made.get(app), list(executors.get(app, {}).values())) for app in sorted({*made, *executors})
-    ]
+    return [GroupView(app, made.get(app), list(executors.get(app, {}).values())) for app in sorted({*made, *executors})]
 
 
-def _registered(one: Registration, now: datetime, settings: RegistrySettings) -> ExecutorView:
+def _registered(one: RegisteredExecutor, now: datetime, settings: RegistrySettings) -> ExecutorView:
     state, since = state_of(
         first_seen=one.first_seen,
         last_seen=one.last_seen,

@@ -1,4 +1,4 @@
-"""Node listeners: tells the other nodes where this one listens, for no executor may have such an address."""
+"""Node listeners: notes for all nodes where this one listens, for no executor may have such an address."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from orchestrix.lifecycle import WakeSignal
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, listeners, registrations
-from orchestrix.persistence.registry.registrations import SILENT, Registration, Removal
+from orchestrix.persistence.registry.registrations import SILENT, RegisteredExecutor, Removal
 from orchestrix.quantities import counted
 from orchestrix.registry.registrar import GROUP_LIMIT
 
@@ -36,20 +36,20 @@ NEARLY_FULL: Final = GROUP_LIMIT * 9 // 10
 class ExecutorReaper:
     """A duty of the leader: the JobRegistryHelper of S2.
 
-    Looks when the oldest heartbeat reaches the dead time, at the latest after the sweep interval, and at once when
-    `wake` is set. Each of its writes ends with the check of the term. It removes nobody before it has listened for one
+    Checks when the oldest heartbeat reaches the dead time, at the latest after the clean-up interval, and at once when
+    `wake` is set. Each of its writes ends with the check of the term. It removes none before it has listened for one
     dead time: since it gained leadership, since the end of an outage of its database, and since the end of a silence of
     all executors, which is rather that of the nodes.
     """
 
-    def __init__(self, database: Database, settings: RegistrySettings, fence: Fence, wake: WakeSignal) -> None:
+    def __init__(self, database: Database, settings: RegistrySettings, fence: Fence, *, wake: WakeSignal) -> None:
         self._database = database
-        self._beat, self._dead, self._sweep = settings.beat, settings.dead, settings.sweep
+        self._beat, self._dead, self._interval = settings.beat, settings.dead, settings.cleanup
         self._fence = fence
         self._listening_since: datetime | None = None
         self._heard: datetime | None = None
-        self._crowded: frozenset[str] = frozenset()
-        self._duty = PeriodicDuty("executor reaper", self._look, wake)
+        self._large: frozenset[str] = frozenset()
+        self._duty = PeriodicDuty("executor reaper", self._run_once, wake)
 
     async def start(self) -> None:
         """Begins to listen."""
@@ -60,21 +60,21 @@ class ExecutorReaper:
         """Stops."""
         await self._duty.stop()
 
-    async def _look(self) -> float:
+    async def _run_once(self) -> float:
         try:
-            return await self.look()
+            return await self.check()
         except RetryableError:
             self._listening_since = self._heard = None
             raise
 
-    async def look(self) -> float:
-        """One look; the seconds until the next. Raises `StaleTermError`, `Contention` and `Unavailable`."""
+    async def check(self) -> float:
+        """One check; the seconds until the next. Raises `StaleTermError`, `Contention` and `Unavailable`."""
         async with self._database.read() as connection:
             now = connection.now()
             found = await registrations.of_apps(connection)
             outdated = await groups.outdated(connection)
         self._listen(found, now)
-        self._warn_of_crowds(found)
+        self._warn_of_large_groups(found)
         threshold = may_remove(
             now=now,
             listening_since=self._listening_since or now,
@@ -86,42 +86,42 @@ class ExecutorReaper:
             await self._remove_silent(threshold)
         await self._database.run(lambda tx: self._tidy(tx, outdated, now))
         oldest = min((one.last_seen for one in found if threshold is None or one.last_seen >= threshold), default=now)
-        return min(self._sweep, max(self._dead - age_s(oldest, now), MIN_WAIT_S))
+        return min(self._interval, max(self._dead - age_s(oldest, now), MIN_WAIT_S))
 
-    def _listen(self, found: Sequence[Registration], now: datetime) -> None:
-        """Notes who was heard, and begins to listen anew where a silence of all has ended."""
+    def _listen(self, found: Sequence[RegisteredExecutor], now: datetime) -> None:
+        """Notes the last heartbeat of all, and begins to listen anew where a pause of all has ended."""
         seen = sorted(one.last_seen for one in found if one.last_seen <= now)
         if self._listening_since is None:
             self._listening_since = now
         elif seen and self._heard is not None:
             first = next((one for one in seen if one > self._heard), None)
             if first is not None and age_s(self._heard, first) > LATE_FACTOR * self._beat:
-                log.info("executors are heard again after %.0f s without a heartbeat of any", age_s(self._heard, first))
+                log.info("heartbeats again after %.0f s without any", age_s(self._heard, first))
                 self._listening_since = max(self._listening_since, first)
         if seen:
             self._heard = seen[-1]
 
-    def _warn_of_crowds(self, found: Sequence[Registration]) -> None:
+    def _warn_of_large_groups(self, found: Sequence[RegisteredExecutor]) -> None:
         counts: dict[str, int] = {}
         for one in found:
             counts[one.app] = counts.get(one.app, 0) + 1
-        crowded = frozenset(app for app, count in counts.items() if count >= NEARLY_FULL)
-        for app in sorted(crowded - self._crowded):
+        large = frozenset(app for app, count in counts.items() if count >= NEARLY_FULL)
+        for app in sorted(large - self._large):
             log.warning("%s has %s; the limit is %d", app, counted(counts[app], "executor"), GROUP_LIMIT)
-        self._crowded = crowded
+        self._large = large
 
     async def _remove_silent(self, threshold: datetime) -> None:
         """Removes in batches, each a transaction of its own: of two leaders at once, the older one writes nothing."""
         more = True
         while more:
             removed = await self._database.run(lambda tx: self._remove(tx, threshold))
-            crash.point("registry.sweep.after_commit")
+            crash.point("registry.cleanup.after_commit")
             for one in removed:
                 age = age_s(one.last_seen, self._database.now())
                 log.info("executor %s of %s removed: last heartbeat %.0f s ago", one.address, one.app, age)
             more = len(removed) == BATCH
 
-    async def _remove(self, tx: Transaction, threshold: datetime) -> list[Registration]:
+    async def _remove(self, tx: Transaction, threshold: datetime) -> list[RegisteredExecutor]:
         now = self._database.now()
         gone = await registrations.stale(tx, threshold, BATCH)
         await registrations.record_removals(
@@ -129,7 +129,7 @@ class ExecutorReaper:
         )
         await registrations.delete_rows(tx, [(one.app, one.address) for one in gone])
         await groups.refresh(tx, {one.app for one in gone}, now)
-        crash.point("registry.sweep.before_commit")
+        crash.point("registry.cleanup.before_commit")
         await leases.check(tx, self._fence)
         return gone
 

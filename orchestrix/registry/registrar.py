@@ -15,7 +15,7 @@ from orchestrix.errors import ConflictError, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, registrations
-from orchestrix.persistence.registry.registrations import GOODBYE, Executor, Heartbeat, Registration, Removal
+from orchestrix.persistence.registry.registrations import GOODBYE, Executor, Heartbeat, Removal
 
 log = logging.getLogger("orchestrix.registry")
 
@@ -206,8 +206,6 @@ async def _overtaken(tx: Transaction, heartbeats: Sequence[Heartbeat], now: date
             beats_after_goodbye(goodbye, instance=one.instance, now=now) for goodbye in said.get(one.executor, ())
         )
     }
-
-
 
 
 def _fail(pending: _Pending, error: Exception) -> None:

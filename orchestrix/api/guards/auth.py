@@ -19,6 +19,8 @@ from orchestrix.telemetry.log_throttle import LogThrottle
 log = logging.getLogger("orchestrix.api")
 
 ANONYMOUS: Final = "anonymous"
+EXECUTORS_OF: Final = "executors:"
+"""How the names of the tokens of executors begin; then comes their app, if they are for one."""
 GUESSES: Final = 20
 """Wrong tokens that an address may send at once."""
 GUESS_S: Final = 3.0

@@ -27,6 +27,7 @@ TAGS: Final[Mapping[str, str]] = {
     "sagas": "Sagas of any name, your own among them.",
     "jobs": "Long work for the workers of a queue.",
     "schedules": "Jobs that start by themselves.",
+    "registry": "Executors of apps: who is there, and which of them gets a job.",
     "cluster": "The nodes and workers, and which node leads.",
     "control": "For operators: what is due, what is stuck, what was done, and what is to be sent again.",
     "health": "For load balancers and for people.",
@@ -85,6 +86,7 @@ REQUEST_HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     LAST_EVENT_ID: ("The id of the last event that was seen.", {"type": "string"}),
 }
 PATH: Final[Mapping[str, Schema]] = {
+    "app": {"type": "string", "minLength": 1, "maxLength": 200, "description": "The app's name."},
     "id": {"type": "integer", "format": "int64", "minimum": 1},
     "job": {"type": "string", "format": "uuid"},
     "letter": {"type": "string", "format": "uuid"},
@@ -102,7 +104,7 @@ def document(
     """The document of the operations; `schemas` are those of their models."""
     paths: dict[str, dict[str, Schema]] = {}
     for one in operations:
-        paths.setdefault(one.path, {})[one.method.lower()] = described(one, schemas)
+        paths.setdefault(one.path.replace(":path}", "}"), {})[one.method.lower()] = described(one, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version, "description": ABOUT},
@@ -160,7 +162,7 @@ def _reference(model: type[BaseModel]) -> Schema:
 
 
 def _in_path(path: str) -> list[Schema]:
-    names = re.findall(r"{(\w+)}", path)
+    names = re.findall(r"{(\w+)(?::path)?}", path)
     return [{"name": name, "in": "path", "required": True, "schema": PATH[name]} for name in names]
 
 

@@ -6,10 +6,7 @@ from collections import Counter
 from ipaddress import ip_address
 from typing import Any, Final
 
-from starlette.responses import Response
-
 from orchestrix.api import pagination
-from orchestrix.api.answers import respond
 from orchestrix.api.guards.auth import ANONYMOUS, EXECUTORS_OF
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, as_sentence, invalid_body, not_found
@@ -27,10 +24,10 @@ from orchestrix.api.registry.models import (
     RouteAnswer,
     RouteBody,
 )
-from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery
+from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, reason_of
 from orchestrix.domain.executor_addresses import parse_address
 from orchestrix.domain.routing import NoExecutors, Pick, Strategy, UnknownExecutor
-from orchestrix.errors import InvalidName, NotFound
+from orchestrix.errors import NotFound
 from orchestrix.registry.address_check import AddressNotAllowed
 from orchestrix.registry.group_control import By
 from orchestrix.registry.registrar import GroupFull
@@ -76,11 +73,14 @@ async def register_executor(call: Call, beat: HeartbeatBody) -> RegisteredBody:
     The first heartbeat registers it. The answer comes after the commit; an executor that got none sends the same to
     another node, or again after the interval.
     """
+    registry = call.context.registry
+    if (served := call.request.scope.get("server")) is not None and served[1] is not None:
+        registry.listeners.called_at(*served)
     _check_app(call, beat.registryKey)
     _check_open(call, beat.registryValue)
-    await call.context.registry.check.admit(parse_address(beat.registryValue))
-    await call.context.registry.registrar.register(beat.heartbeat)
-    return RegisteredBody(beat_ms=round(call.context.registry.settings.beat * 1000))
+    await registry.check.admit(parse_address(beat.registryValue))
+    await registry.registrar.register(beat.heartbeat)
+    return RegisteredBody(beat_ms=round(registry.settings.beat * 1000))
 
 
 @operations.post("/api/registryRemove", executors=True, problems=("forbidden",))
@@ -119,7 +119,7 @@ def _is_loopback(host: str) -> bool:
     try:
         ip = ip_address(host)
     except ValueError:
-        return host in ("localhost", "testclient")
+        return host == "localhost"
     return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
 
@@ -134,9 +134,7 @@ async def list_groups(call: Call, query: Paging) -> GroupPage:
     rest = [one for one in view.apps if after is None or one.app > after]
     shown = rest[: query.limit]
     cursor = pagination.encode(ORDER, shown[-1].app, 0) if len(rest) > query.limit else None
-    return GroupPage(
-        items=[GroupBody.made(one, view.as_of) for one in shown], next_cursor=cursor, as_of=view.as_of
-    )
+    return GroupPage(items=[GroupBody.made(one, view.as_of) for one in shown], next_cursor=cursor, as_of=view.as_of)
 
 
 @operations.get(ONE, of=app_of)
@@ -156,8 +154,8 @@ async def _shown(call: Call, app: str) -> GroupBody:
     return GroupBody.made(found, view.as_of)
 
 
-@operations.put(ONE, of=app_of, others={201: "The group is new."})
-async def set_group(call: Call, app: str, new: NewGroup) -> Response:
+@operations.put(ONE, of=app_of)
+async def set_group(call: Call, app: str, new: NewGroup) -> GroupBody:
     """Set the addresses of an executor group.
 
     Makes the group if the app has none. Heartbeats do not touch the addresses of a MANUAL group.
@@ -172,18 +170,19 @@ async def set_group(call: Call, app: str, new: NewGroup) -> Response:
             await registry.check.admit(parse_address(address))
         except AddressNotAllowed as refused:
             raise invalid_body([{"pointer": f"/addressList/{place}", "detail": str(refused)}]) from None
-    _, made = await registry.control.set(app, new.addresses, By(call.actor, new.reason or NO_REASON))
-    return respond(await _shown(call, app), 201 if made else 200)
+    await registry.control.set(app, new.addresses, By(call.actor, new.reason or NO_REASON))
+    return await _shown(call, app)
 
 
-@operations.delete(ONE, of=app_of, status=204)
-async def delete_group(call: Call, app: str, query: ReasonQuery) -> Response:
+@operations.delete(ONE, of=app_of)
+async def delete_group(call: Call, app: str, query: ReasonQuery, why: OptionalReason) -> GroupBody:
     """Delete an executor group.
 
-    Its registered executors stay registered, without a group.
+    The answer is the group as it was. Its executors stay registered, without a group.
     """
-    await call.context.registry.control.delete(app, By(call.actor, query.reason or NO_REASON))
-    return Response(status_code=204)
+    before = await _shown(call, app)
+    await call.context.registry.control.delete(app, By(call.actor, reason_of(query, why)))
+    return before
 
 
 @operations.post("/registry/route", problems=("no_executors",))

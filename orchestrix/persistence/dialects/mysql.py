@@ -272,7 +272,9 @@ class MySql:
         counted = {"count": bulk.table.c.count + new.inserted.count, "last_at": new.inserted.last_at}
         await tx.execute(new.on_duplicate_key_update(counted), bulk.mapped(rows))
 
-    async def upsert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]) -> None:
+    async def upsert(
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]
+    ) -> None:
         new = insert(bulk.table)
         values = {name: new.inserted[name] for name in replace}
         await tx.execute(new.on_duplicate_key_update(values), bulk.mapped(rows))

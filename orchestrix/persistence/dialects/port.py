@@ -193,5 +193,7 @@ class Dialect(Protocol):
     async def increment(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
         """Inserts rows that have `count` and `last_at`; where the key is taken, adds the one and replaces the other."""
 
-    async def upsert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]) -> None:
+    async def upsert(
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]
+    ) -> None:
         """Inserts rows, all in one statement; where the key is taken, sets the columns in `replace` instead."""

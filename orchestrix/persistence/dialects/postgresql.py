@@ -222,7 +222,9 @@ class PostgreSql:
         )
         await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))
 
-    async def upsert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]) -> None:
+    async def upsert(
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]
+    ) -> None:
         values = ", ".join(f'"{name}" = excluded."{name}"' for name in replace)
         ending = f"ON CONFLICT ({_names(bulk.key)}) DO UPDATE SET {values}"
         await tx.execute(_insert(bulk, ending), _parameters(bulk.fields, rows))

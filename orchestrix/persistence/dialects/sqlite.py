@@ -192,7 +192,9 @@ class Sqlite:
         counted = {"count": bulk.table.c.count + new.excluded.count, "last_at": new.excluded.last_at}
         await tx.execute(new.on_conflict_do_update(index_elements=bulk.key, set_=counted), bulk.mapped(rows))
 
-    async def upsert(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]) -> None:
+    async def upsert(
+        self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row], replace: Sequence[str]
+    ) -> None:
         new = insert(bulk.table)
         values = {name: new.excluded[name] for name in replace}
         await tx.execute(new.on_conflict_do_update(index_elements=bulk.key, set_=values), bulk.mapped(rows))

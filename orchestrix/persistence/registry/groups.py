@@ -12,7 +12,7 @@ from sqlalchemy import Select, delete, select, update
 from orchestrix.errors import Contention
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.registry import registrations
-from orchestrix.persistence.registry.registrations import Registration
+from orchestrix.persistence.registry.registrations import RegisteredExecutor
 from orchestrix.persistence.tables import job_group
 
 AUTO: Final = 0
@@ -97,7 +97,7 @@ async def outdated(connection: Connection) -> list[str]:
     return [group.app_name for group in groups if group.address_list != lists.get(group.app_name, "")]
 
 
-def address_lists(found: Iterable[Registration]) -> dict[str, str]:
+def address_lists(found: Iterable[RegisteredExecutor]) -> dict[str, str]:
     """The address list of each app, of registrations that are ordered by the time of registration."""
     lists: dict[str, list[str]] = {}
     for one in found:

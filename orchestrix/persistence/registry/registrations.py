@@ -19,9 +19,9 @@ EXECUTOR: Final = "EXECUTOR"
 UP, DRAINING = "UP", "DRAINING"
 """What an executor reports: it takes jobs, or it takes no more."""
 _PLACEHOLDER: Final = "none"
-"""The state of a row that is locked so that nobody else inserts it."""
+"""The state of a row that is locked so that no other transaction inserts it."""
 GOODBYE, SILENT = "goodbye", "silent"
-"""Why one was removed: it stopped in order, or nothing was heard of it."""
+"""Why one was removed: it stopped in order, or its heartbeats ended."""
 
 Executor = tuple[str, str]
 """The app and the address of an executor."""
@@ -51,7 +51,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class RegisteredExecutor:
     """A row of `job_registry`. `drained_at` is when a person excluded it from new jobs."""
 
     app: str
@@ -85,14 +85,12 @@ class Removal:
 async def record(tx: Transaction, heartbeats: Sequence[Heartbeat], at: datetime) -> None:
     """Inserts or refreshes the rows of these executors, in one statement. No executor may be in it twice."""
     ordered = sorted(heartbeats, key=lambda one: one.executor)
-    rows = [
-        (EXECUTOR, one.app, one.address, at, one.instance, one.state, one.weight, one.load, at) for one in ordered
-    ]
+    rows = [(EXECUTOR, one.app, one.address, at, one.instance, one.state, one.weight, one.load, at) for one in ordered]
     if rows:
         await tx.dialect.upsert(tx, _UPSERT, rows, _REPLACED)
 
 
-async def among(connection: Connection, executors: Collection[Executor]) -> dict[Executor, Registration]:
+async def among(connection: Connection, executors: Collection[Executor]) -> dict[Executor, RegisteredExecutor]:
     """Those of the executors that are registered."""
     if not executors:
         return {}
@@ -102,17 +100,17 @@ async def among(connection: Connection, executors: Collection[Executor]) -> dict
         connection.dialect.among(table.registry_key, sorted(apps)),
         connection.dialect.among(table.registry_value, sorted(addresses)),
     )
-    found = [Registration(*row) for row in await connection.execute(query)]
+    found = [RegisteredExecutor(*row) for row in await connection.execute(query)]
     return {(one.app, one.address): one for one in found if (one.app, one.address) in wanted}
 
 
-async def of_apps(connection: Connection, apps: Sequence[str] | None = None) -> list[Registration]:
+async def of_apps(connection: Connection, apps: Sequence[str] | None = None) -> list[RegisteredExecutor]:
     """All registrations, or those of some apps: by app, then by the time of registration and the address."""
     table = job_registry.c
     query = _query().order_by(table.registry_key, table.first_seen, table.registry_value)
     if apps is not None:
         query = query.where(connection.dialect.among(table.registry_key, apps))
-    return [Registration(*row) for row in await connection.execute(query)]
+    return [RegisteredExecutor(*row) for row in await connection.execute(query)]
 
 
 async def counts(connection: Connection, apps: Sequence[str] | None = None) -> dict[str, int]:
@@ -124,7 +122,7 @@ async def counts(connection: Connection, apps: Sequence[str] | None = None) -> d
     return {row[0]: row[1] for row in await connection.execute(query)}
 
 
-async def lock(tx: Transaction, executor: Executor, at: datetime) -> Registration | None:
+async def lock(tx: Transaction, executor: Executor, at: datetime) -> RegisteredExecutor | None:
     """The executor's row, locked until this transaction ends; None if there is none.
 
     A heartbeat that another transaction is about to record is waited for, and a later one waits for this transaction.
@@ -133,7 +131,7 @@ async def lock(tx: Transaction, executor: Executor, at: datetime) -> Registratio
     row = (await tx.execute(_query().where(_is(executor)).with_for_update())).first()
     if row is None:
         return None
-    found = Registration(*row)
+    found = RegisteredExecutor(*row)
     if found.state != _PLACEHOLDER:
         return found
     await delete_rows(tx, [executor])
@@ -154,11 +152,11 @@ async def set_drained(tx: Transaction, executors: Collection[Executor], at: date
     return changed
 
 
-async def stale(tx: Transaction, before: datetime, limit: int) -> list[Registration]:
+async def stale(tx: Transaction, before: datetime, limit: int) -> list[RegisteredExecutor]:
     """Up to `limit` registrations without a heartbeat since `before`, locked; those locked by others are left out."""
     table = job_registry.c
     query = _query().where(table.update_time < before).order_by(table.update_time, table.id).limit(limit)
-    return [Registration(*row) for row in await tx.execute(query.with_for_update(skip_locked=True))]
+    return [RegisteredExecutor(*row) for row in await tx.execute(query.with_for_update(skip_locked=True))]
 
 
 async def correct_future(tx: Transaction, now: datetime) -> int:

@@ -9,13 +9,13 @@ import pytest
 
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, listeners, registrations
-from orchestrix.persistence.registry.registrations import GOODBYE, SILENT, Heartbeat, Registration, Removal
+from orchestrix.persistence.registry.registrations import GOODBYE, SILENT, Heartbeat, RegisteredExecutor, Removal
 
 ONE, TWO, THREE = (f"http://10.0.0.{place}:9999" for place in (1, 2, 3))
 SECOND = timedelta(seconds=1)
 
 
-async def registered(database: Database, *apps: str) -> list[Registration]:
+async def registered(database: Database, *apps: str) -> list[RegisteredExecutor]:
     async with database.read() as connection:
         return await registrations.of_apps(connection, apps or None)
 

@@ -29,6 +29,8 @@ async def world(upgraded: Path, tmp_path: Path) -> AsyncIterator[World]:
     copy = shutil.copy(upgraded, tmp_path / "test.db")
     database = Database(f"sqlite+aiosqlite:///{copy}")
     world = World(database)
+    await world.registry.registrar.start()
     yield world
+    await world.registry.registrar.stop()
     await world.client.aclose()
     await database.close()

@@ -24,8 +24,10 @@ from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.resources.routes import served
 from orchestrix.api.sagas.models import models
 from orchestrix.cluster.drain_requests import DrainRequester
+from orchestrix.config.registry import RegistrySettings
 from orchestrix.config.settings import JobsSettings
 from orchestrix.dead_letters.service import DeadLetterService
+from orchestrix.domain.executor_addresses import AllowList
 from orchestrix.engine.actions import Action, ActionResult
 from orchestrix.engine.broker_status import BrokerStatus
 from orchestrix.engine.explain.stuck import StuckSagas
@@ -50,6 +52,13 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.idempotency import StoredAnswer
 from orchestrix.persistence.sagas import history, instances
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.registry.address_check import AddressCheck
+from orchestrix.registry.directory import RegistryDirectory
+from orchestrix.registry.group_control import GroupControl
+from orchestrix.registry.node_listeners import NodeListeners
+from orchestrix.registry.registrar import Registrar
+from orchestrix.registry.router import ExecutorRouter
+from orchestrix.registry.services import ExecutorRegistry
 from orchestrix.resource import Resource
 from orchestrix.saga.advance import advance
 from orchestrix.saga.catalog import Catalog
@@ -238,12 +247,15 @@ class World:
     """Attempts whose workers were told to stop."""
     job_watch: JobChangeNotifier = field(default_factory=JobChangeNotifier)
     broker: FakeBroker = field(default_factory=FakeBroker)
+    registry_settings: RegistrySettings = field(default_factory=RegistrySettings)
+    registry: ExecutorRegistry = field(init=False)
     starter: FakeStarter = field(init=False)
     app: FastAPI = field(init=False)
     client: httpx.AsyncClient = field(init=False)
 
     def __post_init__(self) -> None:
         self.starter = FakeStarter(self)
+        self.registry = _registry(self.database, self.registry_settings)
         self.health.started = True
         self.app = _common_app(self.context()) if self.resources == (APPS,) else self.built()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
@@ -278,6 +290,7 @@ class World:
             job_watch=self.job_watch,
             drainer=DrainRequester(self.database, self.broker),
             timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
+            registry=self.registry,
             health=self.health,
             version="1.2.3",
             resources=self.resources,
@@ -332,6 +345,20 @@ class World:
         async with self.database.read() as connection:
             found = await instances.by_key(connection, saga_tables_of(saga), saga, key)
         return found.id if found else None
+
+
+def _registry(database: Database, settings: RegistrySettings) -> ExecutorRegistry:
+    """The registry of a node at 127.0.0.1:8080 whose settings are these."""
+    listeners = NodeListeners(database, "node-1", "127.0.0.1", 8080)
+    return ExecutorRegistry(
+        settings,
+        Registrar(database, lambda: None, gather_s=0.01),
+        RegistryDirectory(database, settings),
+        ExecutorRouter(database),
+        GroupControl(database),
+        AddressCheck(database, AllowList.parse(settings.allow or ("127.0.0.0/8", "10.0.0.0/8")), listeners.own),
+        listeners,
+    )
 
 
 def _saga(name: str) -> Saga:
