@@ -35,6 +35,8 @@ TIMES = "HEARTBEAT_S, TIMEOUT_S = 30.0, 3.0"
 TIMEOUT_S = 1.0
 INTERPRETER_S = 10.0
 """A Python may take so long to start where others keep the processors busy."""
+SLACK_S = 1.0
+"""What a busy machine adds to a time."""
 DEADLINE_S = 30.0
 
 Start = Callable[..., Popen[bytes]]
@@ -96,6 +98,8 @@ async def test_it_registers_answers_and_deregisters_at_sigterm(
     assert admin.paths() == [REGISTER, DEREGISTER]
     assert admin.posted[-1].body == registration
     assert other.posted == []
+    start(admin, other)
+    assert (await admin.has(2)).body["instance"] != instance
 
 
 async def dead(admin: FakeAdmin) -> None:
@@ -117,7 +121,7 @@ async def test_the_second_admin_answers_within_the_timeout_of_the_first_and_is_k
     process = start(first, second, heartbeat_s=0.1)
     posted = await second.has(1)
     tried = first.posted[0].at if first.posted else began + INTERPRETER_S
-    assert posted.at - tried < TIMEOUT_S + 0.5
+    assert posted.at - tried < TIMEOUT_S + SLACK_S
     await second.has(3)
     assert len(first.posted) <= 1, "it stays with the one that accepted"
     process.send_signal(signal.SIGTERM)

@@ -37,6 +37,8 @@ ADDRESS = "http://10.0.0.7:9999"
 BEAT_S = 0.1
 LONG_S = 600.0
 """No second heartbeat within a test."""
+SLACK_S = 1.0
+"""What a busy machine adds to a time."""
 
 
 @pytest.fixture(autouse=True)
@@ -110,22 +112,23 @@ async def test_each_has_an_instance_of_its_own_which_all_its_heartbeats_have(adm
 
 
 async def test_heartbeats_keep_their_interval_while_the_clock_jumps(admin: FakeAdmin) -> None:
+    beat = 0.3
     with clock.use(Jumping()):
-        async with executor(admin):
-            await admin.has(6)
+        async with executor(admin, beat=beat):
+            await admin.has(4)
     times = [posted.at for posted in admin.heartbeats()]
-    assert min(late - early for early, late in pairwise(times)) > BEAT_S / 2
+    assert min(late - early for early, late in pairwise(times)) > beat / 3
 
 
 class Jumping(SystemSource):
-    """A clock that somebody sets back by an hour and ahead again, all the time."""
+    """A clock that is set ahead by an hour each time it is read, and back by two every third time."""
 
     def __init__(self) -> None:
-        self._hours = 0
+        self._read = 0
 
     def wall(self) -> float:
-        self._hours = 1 - self._hours
-        return super().wall() + 3600 * self._hours
+        self._read += 1
+        return super().wall() + 3600 * (self._read % 3)
 
 
 async def dead(admin: FakeAdmin) -> None:
@@ -144,9 +147,9 @@ async def test_the_next_admin_takes_over_in_the_same_heartbeat_and_keeps_it(
     first, second = admins
     await fails(first)
     loop = asyncio.get_running_loop()
-    began, timeout = loop.time(), 0.5
+    began, timeout = loop.time(), 1.0
     async with executor(first, second, timeout=timeout):
-        assert second.heartbeats()[0].at - began < timeout + 0.4
+        assert second.heartbeats()[0].at - began < timeout + SLACK_S
         tried = len(first.posted)
         await second.has(4)
         assert len(first.posted) == tried, "it stays with the one that accepted"
@@ -190,8 +193,9 @@ async def test_each_admin_is_tried_and_after_the_last_the_first(admins: tuple[Fa
 async def test_it_carries_on_through_any_answer(
     answers: Answer, sentence: str, admin: FakeAdmin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    admin.answers = answers
-    async with executor(admin, timeout=0.1):
+    admin.answers, admin.goodbye = answers, ACCEPTS
+    timeout = 0.1 if sentence.startswith("no answer") else 10.0
+    async with asyncio.timeout(DEADLINE_S), executor(admin, timeout=timeout):
         await admin.has(3)
         if sentence.startswith("Remote"):  # a request that was cut off may show as a reset, too
             sentence = ""
@@ -200,6 +204,7 @@ async def test_it_carries_on_through_any_answer(
         admin.answers = ACCEPTS
         await eventually(lambda: len(lines(caplog)) == 2, deadline=DEADLINE_S)
     assert "registered again" in lines(caplog)[1]
+    await eventually(lambda: not threads(), deadline=DEADLINE_S, message="no thread waits for such an answer")
 
 
 @pytest.mark.req("S2-16", "S2-69")
@@ -239,12 +244,11 @@ async def test_a_failure_is_logged_first_and_each_tenth_time_and_its_end(
 
 
 async def test_a_new_cause_is_logged_at_once(admin: FakeAdmin, caplog: pytest.LogCaptureFixture) -> None:
-    admin.answers = answer(503, {"detail": "Away."})
+    admin.first, admin.answers = [answer(503)] * 2, answer(500)
     async with executor(admin):
-        assert len(lines(caplog)) == 1
-        admin.answers = answer(500)
         await eventually(lambda: len(lines(caplog)) == 2, deadline=DEADLINE_S)
-    assert "500 Words" in lines(caplog)[1]
+    assert "503 Words); 1 heartbeat failed" in lines(caplog)[0]
+    assert "500 Words); 3 heartbeats failed" in lines(caplog)[1]
 
 
 @pytest.mark.parametrize("status", [401, 422])
@@ -277,7 +281,7 @@ async def test_a_name_server_that_hangs_or_fails_is_an_admin_that_fails(
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     async with fake_admin() as slow:
         names = (f"http://slow.example:{slow.port}", "http://none.example:80")
-        async with executor(*names, admin, beat=LONG_S, timeout=0.2):
+        async with executor(*names, admin, beat=LONG_S, timeout=1.0):
             assert admin.paths() == [REGISTER]
         assert admin.paths() == [REGISTER, DEREGISTER]
         hangs.set()
@@ -370,11 +374,11 @@ async def test_the_last_heartbeat_ends_before_the_deregistration(admin: FakeAdmi
 async def test_a_heartbeat_that_hangs_is_cut_before_the_deregistration(admins: tuple[FakeAdmin, FakeAdmin]) -> None:
     first, second = admins
     loop, began = asyncio.get_running_loop(), 0.0
-    async with executor(first, second, timeout=0.3):
+    async with executor(first, second, timeout=1.0):
         first.answers, first.goodbye = hang, ACCEPTS
         await first.has(1, more=True)
         began = loop.time()
-    assert loop.time() - began < 0.3 + 0.4
+    assert loop.time() - began < 1.0 + SLACK_S
     assert first.cut == 1
     assert first.paths()[-1] == DEREGISTER
     assert second.posted == [], "no other admin is asked for the heartbeat of one who leaves"
@@ -385,7 +389,7 @@ async def test_it_deregisters_with_the_admin_that_it_stayed_with_then_with_the_o
 ) -> None:
     first, second = admins
     await first.stop()
-    async with executor(first, second, beat=LONG_S, timeout=0.2):
+    async with executor(first, second, beat=LONG_S, timeout=1.0):
         await first.start()
         second.goodbye = hang
     assert (first.paths(), second.paths()) == ([DEREGISTER], [REGISTER, DEREGISTER])
@@ -405,7 +409,7 @@ async def test_one_that_never_registered_deregisters_all_the_same(
     admin: FakeAdmin, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.answers, admin.goodbye = hang, ACCEPTS
-    async with executor(admin, beat=LONG_S, timeout=0.1):
+    async with executor(admin, beat=LONG_S, timeout=0.5):
         pass
     assert admin.paths() == [REGISTER, DEREGISTER], "what hung may have been stored"
 
@@ -420,6 +424,20 @@ async def test_one_that_is_cancelled_as_it_starts_deregisters(admin: FakeAdmin) 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(entering, DEADLINE_S)
     assert admin.paths() == [REGISTER, DEREGISTER]
+
+
+async def test_one_that_is_cancelled_as_it_ends_leaves_no_heartbeat_behind(admin: FakeAdmin) -> None:
+    running = executor(admin)
+    async with asyncio.timeout(DEADLINE_S):
+        await running.__aenter__()
+        admin.answers = hang
+        await admin.has(1, more=True)
+        leaving = asyncio.create_task(running.__aexit__())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("heartbeats of")]
+    await eventually(lambda: admin.cut == 1, deadline=DEADLINE_S)
 
 
 async def test_the_error_of_its_block_is_not_lost(admin: FakeAdmin) -> None:
@@ -462,7 +480,7 @@ async def test_a_load_that_cannot_be_had_is_left_out_and_logged_once(
     assert "load" not in admin.heartbeats()[2].body
 
 
-@pytest.mark.req("S2-29", "S2-62")
+@pytest.mark.req("S2-29")
 async def test_after_a_restart_it_registers_at_once_under_another_instance(admin: FakeAdmin) -> None:
     instances = []
     for _ in range(2):

@@ -107,18 +107,21 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) ->
 
 
 class Recorded:
-    """Admins that record the time of each heartbeat; `takes` is how long one lasts, `fails` whether it fails."""
+    """Admins that record the time of each heartbeat, which lasts as long as `takes`, and may fail or raise."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self.takes = 0.0
         self.fails = False
+        self.raises: Exception | None = None
 
     async def post(self, admins: Admins, path: str, fields: Mapping[str, Any], *rest: Any) -> AdminResult:
         """Stands for `Admins.post`."""
         if path == REGISTER:
             self.times.append(asyncio.get_running_loop().time() - START_S)
             await elapse(self.takes)
+            if self.raises is not None:
+                raise self.raises
         failure = AdminFailure(A, "503", "503 Away")
         return AdminResult(None, [failure]) if self.fails else AdminResult(A, [])
 
@@ -171,3 +174,11 @@ def test_one_that_took_longer_than_the_interval_is_followed_at_once_by_one(
 ) -> None:
     recorded.takes = 40.0
     assert times(loop, recorded, 79.0) == [0.0, 40.0, 80.0]
+
+
+def test_an_error_of_ours_ends_no_heartbeats(
+    loop: VirtualLoop, recorded: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded.raises = KeyError("a bug")
+    assert times(loop, recorded, 65.0) == [0.0, 30.0, 60.0]
+    assert [one.exc_info is not None for one in caplog.records] == [True] * 3
