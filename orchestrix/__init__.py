@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from orchestrix.server import create_app
     from orchestrix.worker.context import Context
     from orchestrix.worker.errors import Hold, Permanent, Retry, Transient, Unavailable
+    from orchestrix.worker.executor.executor import Executor
     from orchestrix.worker.handlers import handles
     from orchestrix.worker.jobs.context import JobContext
     from orchestrix.worker.jobs.functions import job
@@ -53,6 +54,7 @@ _HOMES = {
     "orchestrix.server": ("create_app",),
     "orchestrix.worker.context": ("Context",),
     "orchestrix.worker.errors": ("Hold", "Permanent", "Retry", "Transient", "Unavailable"),
+    "orchestrix.worker.executor.executor": ("Executor",),
     "orchestrix.worker.handlers": ("handles",),
     "orchestrix.worker.jobs.context": ("JobContext",),
     "orchestrix.worker.jobs.functions": ("job",),
@@ -69,6 +71,7 @@ __all__ = [
     "Context",
     "DefinitionError",
     "Event",
+    "Executor",
     "FreeData",
     "Hold",
     "Job",

@@ -1,0 +1,171 @@
+"""Executor registration: heartbeats while an executor runs, and its deregistration at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+from orchestrix import clock
+from orchestrix.lifecycle import WakeSignal, ended
+from orchestrix.worker.context import LOGGER
+from orchestrix.worker.executor.admins import Admins
+from orchestrix.worker.executor.heartbeat_log import HeartbeatLog, sentences
+from orchestrix.worker.executor.urls import admin_urls, executor_address
+from orchestrix.worker.jobs.messages import moment
+
+REGISTER: Final = "/api/registry"
+DEREGISTER: Final = "/api/registryRemove"
+MAX_APP_CHARS: Final = 200
+
+
+class Executor:
+    """Registers `address` as an executor of the app `app` while its `async with` block runs.
+
+        async with Executor("shop", "http://10.0.0.7:9999", "http://a:8080,http://b:8080", token) as executor:
+            ...
+            executor.drain()
+
+    Component ExecutorRegistryThread of S2. It sends a heartbeat at once and every `beat` seconds to one of `admins`,
+    the URLs of nodes' APIs: a list, or a text with commas. It stays with the admin that accepted; where that fails, the
+    others are tried in the same heartbeat. If all fail this is logged, and tried again at the next heartbeat: entering
+    never raises for it. Each admin has `timeout` seconds to answer, so that entering takes that long for each of them
+    at most, and leaving that long once more.
+
+    `token`: the registry token. `weight`, and `load`, a function that returns a number from 0 on and must not block,
+    are for the routing. Raises ValueError for a wrong argument.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        address: str,
+        admins: str | Sequence[str],
+        token: str | None = None,
+        *,
+        beat: float = 30.0,
+        timeout: float = 3.0,
+        weight: int = 1,
+        load: Callable[[], float] | None = None,
+    ) -> None:
+        self.instance: Final = clock.uuid7()
+        """Distinguishes this registration from an earlier one of the same address."""
+        self._address, self._load, self._load_failed = executor_address(address), load, False
+        self._timeout_s, self._heartbeat_s = _seconds("timeout", timeout), _seconds("beat", beat)
+        self._admins = Admins(admin_urls(admins), _checked_token(token), self._timeout_s)
+        self._key = {"registryGroup": "EXECUTOR", "registryKey": _checked_app(app), "registryValue": self._address}
+        self._weight = _checked_weight(weight)
+        if inspect.iscoroutinefunction(load):
+            raise ValueError("load must be a plain function: it is called before each heartbeat")
+        self._name = f"executor {app} at {self._address}"
+        self._log = HeartbeatLog(self._name, self._heartbeat_s)
+        self._state: Literal["UP", "DRAINING"] = "UP"
+        self._wake, self._first, self._leaving = WakeSignal(), asyncio.Event(), False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Executor:
+        """Registers; returns when an admin has accepted, or all have failed. RuntimeError the second time."""
+        if self._task is not None:
+            raise RuntimeError("an Executor is entered once; make another one")
+        self._task = asyncio.create_task(self._run(), name=f"heartbeats of {self._name}")
+        try:
+            await self._first.wait()
+        except BaseException:
+            await self._leave(self._task)
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Deregisters, after the last heartbeat has ended. A failure is logged: the cluster misses the heartbeats."""
+        if self._task is not None:
+            await self._leave(self._task)
+
+    def drain(self) -> None:
+        """Asks for no more work: says so at once, and in every heartbeat from now on."""
+        self._state = "DRAINING"
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while not self._leaving:
+            started = clock.monotonic()
+            try:
+                await self._send_heartbeat()
+            except Exception:
+                LOGGER.exception("%s: a heartbeat failed", self._name)
+            self._first.set()
+            await self._wake.wait(max(0.0, started + self._heartbeat_s - clock.monotonic()))
+
+    async def _send_heartbeat(self) -> None:
+        result = await self._admins.post(REGISTER, self._heartbeat(), lambda: self._leaving)
+        if result.accepted_by is not None or not self._leaving:
+            self._log.log(result)
+
+    async def _leave(self, heartbeats: asyncio.Task[None]) -> None:
+        # A heartbeat in flight has its time to end: cut off, it could still reach the admin after the deregistration.
+        self._leaving = True
+        self._wake.set()
+        try:
+            await asyncio.wait({heartbeats}, timeout=self._timeout_s)
+        finally:
+            await ended(heartbeats)
+        result = await self._admins.post(DEREGISTER, {**self._key, "instance": self.instance})
+        if result.accepted_by is None:
+            LOGGER.warning("%s: could not be deregistered: %s", self._name, sentences(result.failures))
+
+    def _heartbeat(self) -> dict[str, Any]:
+        return {
+            **self._key,
+            "instance": self.instance,
+            "state": self._state,
+            "weight": self._weight,
+            **self._current_load(),
+            "runs": [],
+            "timestamp": moment(clock.now()),
+        }
+
+    def _current_load(self) -> dict[str, float]:
+        """The field, if there is a function for it and that works; else a line in the log, once until it works."""
+        if self._load is None:
+            return {}
+        try:
+            load = _checked_load(self._load())
+        except Exception as error:
+            if not self._load_failed:
+                LOGGER.warning("%s: no load in its heartbeats: %s", self._name, error, exc_info=error)
+            self._load_failed = True
+            return {}
+        self._load_failed = False
+        return {"load": load}
+
+
+def _checked_load(load: float) -> float:
+    number = float(load)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"load returned {load!r} instead of a number from 0 on")
+    return number
+
+
+def _checked_app(app: str) -> str:
+    if not 0 < len(app) <= MAX_APP_CHARS or not app.isprintable() or app != app.strip():
+        raise ValueError(f"app {app!r}: write a name of 1 to {MAX_APP_CHARS} characters without spaces around it")
+    return app
+
+
+def _checked_token(token: str | None) -> str | None:
+    if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
+        raise ValueError("token: a token has visible ASCII characters alone")  # which must not be shown
+    return token
+
+
+def _checked_weight(weight: int) -> int:
+    if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
+        raise ValueError(f"weight {weight!r}: write a whole number from 1 on")
+    return weight
+
+
+def _seconds(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} {value!r}: write seconds, more than 0")
+    return value
