@@ -370,6 +370,37 @@ def test_what_is_stuck_over_all_sagas(shell: Shell, parts: Parts) -> None:
     assert "ok    API" in shell("doctor").out
 
 
+def test_each_cause_is_a_finding_of_its_own(shell: Shell, parts: Parts) -> None:
+    items = [
+        stuck_one("trip", 9, blocker="no_consumer", step="pay", sentence="cmd.pay has no consumer."),
+        stuck_one("trip", 8, blocker="paused", step="pay", sentence="paused by ada"),
+        stuck_one("trip", 7, blocker="no_consumer", step="pay", sentence="cmd.pay has no consumer."),
+        stuck_one("trip", 6, blocker="no_consumer", step="fly", sentence="cmd.fly has no consumer."),
+    ]
+    parts.answers["/stuck"] = lambda query: {"items": items}
+    assert [found.detail.partition(" (PAYING)")[0] for found in checks(shell, 0)["stuck"]] == [
+        "saga trip: 1 instance, as 6 'k-6'",
+        "saga trip: 2 instances, as 9 'k-9'",
+        "saga trip: 1 instance, as 8 'k-8'",
+    ]
+
+
+@pytest.mark.parametrize("others", [1, 50])
+def test_a_failed_undo_is_a_failure_whatever_else_is_stuck(shell: Shell, parts: Parts, others: int) -> None:
+    broken = stuck_one("trip", 1, blocker="undo_failed", step="pay") | {"state": "COMPENSATION_FAILED"}
+    items = [stuck_one("trip", id, blocker="no_consumer", step="pay") for id in range(9, 9 + others)]
+    parts.answers["/stuck"] = lambda query: {"items": [*items, broken][: query["limit"]]}
+    live = [{"version": 1, "live": {"PAYING": others, "COMPENSATION_FAILED": 1}}]
+    parts.answers["/sagas"] = lambda query: {"items": [{"saga": "app"}, {"saga": "trip", "versions": live}]}
+    parts.answers["/sagas/trip"] = lambda query: {"items": [broken] * (query["state"] == "COMPENSATION_FAILED")}
+    parts.answers["/sagas/trip/1/why"] = lambda query: {"sentence": "The undo of step pay failed permanently."}
+    found = checks(shell, 1)
+    (undo,), (stuck,) = found["undo"], found["stuck"]
+    assert (undo.status, undo.fix) == ("fail", "orchestrix sagas why trip 1")
+    assert undo.detail.startswith("saga trip: 1 instance, as 1 'k-1' (COMPENSATION_FAILED): The undo of step pay")
+    assert stuck.status == "warn"
+
+
 def test_an_older_node_is_asked_saga_by_saga(shell: Shell, parts: Parts) -> None:
     def none(query: Any) -> Any:
         raise NotFound("There is no such thing")
