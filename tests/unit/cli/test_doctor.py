@@ -57,6 +57,8 @@ class FakeBroker:
     problem: str | None = "connection refused"
     refusal: str | None = None
     """What RabbitMQ says to who declares."""
+    denied: dict[str, str] = field(default_factory=dict)
+    """What it says to who reads a queue, or sends to an exchange."""
 
     async def start(self) -> None:
         return
@@ -74,6 +76,9 @@ class FakeBroker:
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         return self.counts.get(queue)
+
+    async def refusals(self, queues: Sequence[str], exchanges: Sequence[str], source: str) -> list[str]:
+        return [self.denied[name] for name in (*queues, *exchanges) if name in self.denied]
 
     async def declare(self, topology: Topology) -> None:
         (queue,), (binding,) = topology.queues, topology.bindings
@@ -332,6 +337,11 @@ def test_missing_rights_and_the_line_that_gives_them(shell: Shell, parts: Parts)
         "RabbitMQ's user 'joe' may not configure in virtual host 'shop floor' what nodes and workers need"
     )
     assert found.fix == "rabbitmqctl set_permissions -p 'shop floor' joe '.*' '.*' '.*'"
+    parts.broker.problem = "403 ACCESS_REFUSED - access to vhost 'shop floor' refused for user 'joe'"
+    parts.broker.up = False
+    (found,) = checks(shell, 1)["broker"]
+    assert found.fix == "rabbitmqctl set_permissions -p 'shop floor' joe '.*' '.*' '.*'"
+    parts.broker.up = True
     parts.broker.refusal = "NOT_FOUND - no exchange 'orchestrator.events' in vhost '/'"
     assert "rights" not in checks(shell, 0), "a node makes it"
 
@@ -368,6 +378,26 @@ def test_what_is_stuck_over_all_sagas(shell: Shell, parts: Parts) -> None:
     assert trip.detail == "saga trip: 2 instances, as 9 'k-9' (PAYING): cmd.pay has 4 messages and no consumer."
     assert trip.fix == "orchestrix sagas why trip 9"
     assert "ok    API" in shell("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "right"),
+    [
+        ("", "403 ACCESS_REFUSED - write access to exchange 'amq.default'", "write"),
+        ("orchestrator.events", "ACCESS_REFUSED - access to exchange 'orchestrator.events'", "write"),
+        ("cmd.registerApp", "ACCESS_REFUSED - read access to queue 'cmd.registerApp'", "read"),
+        ("orchestrix.job.dispatch.gpu", "ACCESS_REFUSED - access to queue 'orchestrix.job.dispatch.gpu'", "read"),
+    ],
+)
+def test_a_right_that_is_missing_on_one_name(shell: Shell, parts: Parts, name: str, said: str, right: str) -> None:
+    parts.facts = JobFacts(not_started={"gpu": 1}, causes={"gpu": ("no worker", "start one")})
+    parts.broker.denied[name] = f"{said} in vhost 'd' refused for user 'u'"
+    if not name:
+        parts.broker.full = "it would say so"
+    (found,) = checks(shell, 1)["rights"]
+    assert found.detail.startswith(f"RabbitMQ's user 'u' may not {right} in virtual host")
+    assert found.detail.endswith(said.partition("access to ")[2])
+    assert found.fix.startswith("rabbitmqctl set_permissions -p ")
 
 
 def test_each_cause_is_a_finding_of_its_own(shell: Shell, parts: Parts) -> None:
