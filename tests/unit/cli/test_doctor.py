@@ -27,6 +27,7 @@ from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerFacts, WorkerHeartbeatRow
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs.job_queues import FailedJob
 from orchestrix.persistence.sagas.command_queues import TimeoutBurst
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.catalog import Catalog
@@ -398,6 +399,14 @@ def test_a_right_that_is_missing_on_one_name(shell: Shell, parts: Parts, name: s
     assert found.detail.startswith(f"RabbitMQ's user 'u' may not {right} in virtual host")
     assert found.detail.endswith(said.partition("access to ")[2])
     assert found.fix.startswith("rabbitmqctl set_permissions -p ")
+
+
+def test_failed_jobs_are_a_warning_with_the_command_that_lists_them(shell: Shell, parts: Parts) -> None:
+    at = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+    parts.facts = JobFacts(failed=[FailedJob("gpu", "render", "FAILED", at, {"type": "Broken", "message": "no card"})])
+    (found,) = checks(shell, 0)["failed jobs"]
+    said = "queue gpu, handler render: 1 job FAILED within the last hour, the last at 12:00:00Z: Broken: no card"
+    assert (found.detail, found.fix) == (said, "orchestrix jobs list --state FAILED --queue gpu --handler render")
 
 
 def test_each_cause_is_a_finding_of_its_own(shell: Shell, parts: Parts) -> None:
