@@ -22,10 +22,11 @@ from orchestrix.cli.doctor import command, queues, rabbitmq_management
 from orchestrix.cli.doctor.jobs import JobFacts
 from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
 from orchestrix.cli.doctor.result import WARN, CheckResult
-from orchestrix.errors import ConfigError, NotFound, SchemaMismatch, Unavailable
+from orchestrix.errors import ConfigError, Contention, NotFound, SchemaMismatch, Unavailable
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerFacts, WorkerHeartbeatRow
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from orchestrix.persistence.dialects.port import FULL, LOCKED
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs.job_queues import FailedJob
 from orchestrix.persistence.sagas.command_queues import TimeoutBurst
@@ -407,6 +408,21 @@ def test_failed_jobs_are_a_warning_with_the_command_that_lists_them(shell: Shell
     (found,) = checks(shell, 0)["failed jobs"]
     said = "queue gpu, handler render: 1 job FAILED within the last hour, the last at 12:00:00Z: Broken: no card"
     assert (found.detail, found.fix) == (said, "orchestrix jobs list --state FAILED --queue gpu --handler render")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fix"),
+    [
+        (Unavailable(FULL), "free space on its disk; nodes"),
+        (Unavailable(LOCKED), "end the program or the transaction that holds the lock; nodes"),
+        (Contention("another transaction holds it"), "end the program or the transaction that holds the lock; nodes"),
+    ],
+)
+def test_a_full_or_locked_database(shell: Shell, parts: Parts, refusal: Exception, fix: str) -> None:
+    parts.database.refuses = refusal
+    (found,) = checks(shell, 1)["database"]
+    assert found.detail.endswith(f": {refusal}")
+    assert found.fix.startswith(fix)
 
 
 def test_each_cause_is_a_finding_of_its_own(shell: Shell, parts: Parts) -> None:
