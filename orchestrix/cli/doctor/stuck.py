@@ -12,6 +12,8 @@ from orchestrix.cli.saga_watch import UNDO_FAILED
 from orchestrix.errors import NotFound, OrchestrixError
 
 _LOOKED_AT: Final = 50
+_IN_DEATHS: Final = "workers_died"
+"""What is reported by queue, with the number of workers."""
 _TEXTS: Final = ("sentence", "why", "reason", "blocker")
 
 
@@ -24,7 +26,7 @@ def stuck(api: ApiClient) -> list[CheckResult]:
     causes: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     looked_at = _all(api)
     for one in looked_at:
-        if one.get("state") != UNDO_FAILED:
+        if one.get("state") != UNDO_FAILED and one.get("blocker") != _IN_DEATHS:
             causes.setdefault(_cause(one), []).append(one)
     more = len(looked_at) == _LOOKED_AT
     warnings = [_describe(api, WARN, cause[0], found, more) for cause, found in sorted(causes.items())]

@@ -429,6 +429,7 @@ def test_each_cause_is_a_finding_of_its_own(shell: Shell, parts: Parts) -> None:
     items = [
         stuck_one("trip", 9, blocker="no_consumer", step="pay", sentence="cmd.pay has no consumer."),
         stuck_one("trip", 8, blocker="paused", step="pay", sentence="paused by ada"),
+        stuck_one("trip", 5, blocker="workers_died", step="fly", sentence="what the finding about deaths says"),
         stuck_one("trip", 7, blocker="no_consumer", step="pay", sentence="cmd.pay has no consumer."),
         stuck_one("trip", 6, blocker="no_consumer", step="fly", sentence="cmd.fly has no consumer."),
     ]
