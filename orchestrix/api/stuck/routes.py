@@ -23,7 +23,7 @@ async def list_stuck(call: Call, query: Paging) -> StuckPage:
     """List what is stuck.
 
     Over all sagas that this node knows, the newest first: what waits for an operator, for the broker or for workers
-    that do not run, or is overdue; each with the reason and what helps.
+    that do not run or that die at its command, or is overdue; each with the reason and what helps.
     """
     limit, wanted = query.limit, InstanceFilter(stuck=True)
     after = behind(ORDER, query.cursor, newest_first=True)

@@ -28,7 +28,7 @@ _OUTCOME = OneOf((
     switch("--follow", "show its log until it ends"),
 ))  # fmt: skip
 _COLUMNS = columns(
-    "id queue handler state attempt progress workerId=WORKER createdBy=BY createdAt=CREATED waitsFor=WAITING_FOR"
+    "id queue handler state attempt progress? createdAt=CREATED waitsFor?=WAITING_FOR workerId+=WORKER createdBy+=BY"
     " scheduleId+=SCHEDULE saga+ sagaId+=INSTANCE step+ updatedAt+"
 )
 _FILTERS = (

@@ -19,7 +19,7 @@ from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Connection, Database
 from orchestrix.persistence.jobs import blocked_job_steps
 from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs
-from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.instances import After, InstanceFilter
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.persistence.sagas.stuck_filter import WORKER_WAIT_REASONS, ExternalBlockers
@@ -29,6 +29,8 @@ from orchestrix.saga.state import Instance
 
 UNUSABLE_ANSWERS_LIMIT: Final = 1000
 """How many of the last unusable answers are read."""
+CRASHED_COMMANDS_LIMIT: Final = 200
+"""So many of the last commands with which workers have died are read."""
 NAMED_INSTANCES_LIMIT: Final = 1000
 """Up to so many instances that are overdue, or that wait for a job without a worker, are named by their ids, so that
 the query planner cannot misjudge them. If there are more, none is, and all are found by what their rows say."""
@@ -111,9 +113,11 @@ def _is_open(filters: InstanceFilter, one: Instance) -> bool:
 
 
 async def _known(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> ExternalBlockers:
-    """What the database knows of that blocks instances: unusable answers, overdue timers, jobs without worker."""
+    """What the database knows of that blocks instances: unusable answers, commands with which workers die, overdue
+    timers, jobs without worker."""
     pair, before = saga_tables_of(saga.name), connection.now() - timedelta(seconds=OVERDUE_AFTER_S)
     found = await _unusable_answers(connection, saga)
+    found.update(await redelivered_commands.waited_for(connection, pair, saga.name, CRASHED_COMMANDS_LIMIT))
     late = await instances.overdue(connection, pair, saga.name, OVERDUE_AFTER_S, NAMED_INSTANCES_LIMIT + 1)
     unserved_jobs = await _unserved_jobs(connection, saga, silent, empty)
     held = (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     URL,
@@ -103,6 +104,9 @@ _REFUSALS = {
     1792: READ_ONLY,  # the transaction, as the session began
     1836: READ_ONLY,  # InnoDB
 }
+_WRITE_ERRORS: Final = (3, 1026, 1030)
+"""What the server says of a file that it could not write, with the number of the system's error."""
+_NO_SPACE: Final = re.compile(r"\b(error|errno:|Errcode:) 28\b")
 _HOPELESS = (1290, 1792, 1836, 1053, 1927)
 """Read-only; and a session that is being ended by the server."""
 
@@ -162,6 +166,8 @@ class MySql:
         return _MEANINGS.get(_code(error), Unavailable)
 
     def refusal(self, error: DBAPIError) -> str | None:
+        if _code(error) in _WRITE_ERRORS and _NO_SPACE.search(str(error.orig)):
+            return FULL
         return _REFUSALS.get(_code(error))
 
     def needs_new_session(self, error: DBAPIError) -> bool:

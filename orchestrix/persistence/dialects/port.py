@@ -17,6 +17,9 @@ Row = Sequence[Any]
 Result = CursorResult[*tuple[Any, ...]]
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 FULL: Final = "the disk of the database is full; nothing was changed. Free some space there"
+LOCKED: Final = (
+    "the database is locked by another program; nothing was changed. End what holds the lock: a shell, a backup, a copy"
+)
 READ_ONLY: Final = (
     "the database does not accept writes: it, this user or this session is read-only; nothing was changed"
 )

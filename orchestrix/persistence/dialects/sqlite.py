@@ -42,7 +42,7 @@ from orchestrix.persistence.dialects.sqlite_connection import connection
 from orchestrix.persistence.dialects.sqlite_file import DatabaseFile
 from orchestrix.persistence.schema.column_types import UtcTime
 
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, QueryExecutor, Row, StatementExecutor, Updates
+from .port import FULL, LOCKED, BulkInsert, BulkUpdate, Inserts, QueryExecutor, Row, StatementExecutor, Updates
 
 _PRAGMAS = (
     "PRAGMA busy_timeout = 10000",
@@ -125,6 +125,8 @@ class Sqlite:
         code = (getattr(error.orig, "sqlite_errorcode", None) or 0) & _PRIMARY
         if code == sqlite3.SQLITE_FULL:
             return FULL
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return LOCKED
         return self._file.refusal(code, str(error.orig)) if self._file is not None else None
 
     def needs_new_session(self, error: DBAPIError) -> bool:

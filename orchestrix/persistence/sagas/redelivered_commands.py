@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import and_, delete, select, update
 
 from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.sagas.saga_tables import SagaTables
+from orchestrix.persistence.sagas.stuck_filter import WORKER_WAIT_REASONS
 from orchestrix.persistence.tables import suspects
 
 SET_ASIDE_PREFIX: Final = "it waits"
@@ -62,6 +64,16 @@ async def page(connection: Connection, limit: int) -> Sequence[RedeliveryRecord]
     table = suspects.c
     query = select(*(table[name] for name in _FIELDS)).order_by(table.noted_at.desc()).limit(limit)
     return [RedeliveryRecord(*row) for row in await connection.execute(query)]
+
+
+async def waited_for(connection: Connection, pair: SagaTables, saga: str, limit: int) -> list[int]:
+    """The ids of up to `limit` instances of the saga that wait for such a command."""
+    table = pair.instances.c
+    known = suspects.join(pair.instances, and_(table.id == suspects.c.instance_id, suspects.c.saga == saga))
+    query = select(table.id).select_from(known).where(table.command_id == suspects.c.command_id)
+    waiting = table.blocker.is_(None), table.wake_reason.in_(WORKER_WAIT_REASONS)
+    found = await connection.execute(query.where(*waiting).order_by(suspects.c.noted_at.desc()).limit(limit))
+    return list(found.scalars())
 
 
 async def purge(tx: Transaction, older_than_s: float, limit: int) -> int:

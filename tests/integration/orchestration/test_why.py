@@ -18,13 +18,14 @@ from orchestrix.broker.topology import DEAD, UNROUTED
 from orchestrix.dead_letters.collector import DeadLetterCollector
 from orchestrix.dead_letters.service import DeadLetterRequester, DeadLetterService
 from orchestrix.engine.actions import Action
-from orchestrix.engine.explain import pause, why, workers
+from orchestrix.engine.explain import pause, why, worker_crash, workers
 from orchestrix.engine.explain import stuck as stuck_ones
 from orchestrix.errors import NotFound
 from orchestrix.persistence import dead_letters
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
-from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.instance_pages import InstanceFilter, sort_value
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.state import Instance
@@ -288,6 +289,28 @@ async def without_a_worker(rig: Rig) -> Instance:
     queue_of(rig, 31, 0)
     app = await rig.begin("shop")
     await rig.outbox_empty()
+    return app
+
+
+async def crashed(rig: Rig) -> Instance:
+    """Its command has crashed three workers."""
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    command_id = (await rig.now(app)).command_id
+    assert command_id is not None
+    record = RedeliveryRecord(command_id, "cmd.createGitRepo", app.saga, app.id, 3, "it waits behind others")
+    await rig.database.run(lambda tx: redelivered_commands.put(tx, record))
+    return app
+
+
+async def crashed_all(rig: Rig) -> Instance:
+    queue_of(rig, 1, 0)
+    return await crashed(rig)
+
+
+async def crashed_and_answered(rig: Rig) -> Instance:
+    app = await crashed(rig)
+    await failed(rig, app, LATER)
     return app
 
 
@@ -605,6 +628,19 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         "`orchestrix worker -q cmd.createGitRepo`",
     ),
     (
+        crashed,
+        "workers_died",
+        r"^3 workers died while processing cmd\.createGitRepo; it waits behind others\.$",
+        "Wait, or see the logs of the workers and of their machines for the cause.",
+    ),
+    (
+        crashed_all,
+        "workers_died",
+        r"^3 workers died .* behind others\. cmd\.createGitRepo has 1 message and no consumer\.$",
+        "See the logs of the workers and of their machines for the cause; then: Start a worker with",
+    ),
+    (crashed_and_answered, "retry", r"attempt 1 of 5, failed: ", "Wait, or `retry` to retry now."),
+    (
         without_a_worker_for_one,
         "no_consumer",
         r"cmd\.deleteGitRepo has 1 message and no consumer\.",
@@ -721,6 +757,7 @@ async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
 
 
 HELD = {"paused", "held", "cloned", "undo_failed", "unsendable", "dead_letter", "broker_down", "no_consumer", "overdue"}
+HELD |= {"workers_died"}
 """What the list of the stuck has: these wait for a person, for the broker, or for workers or nodes that are not there.
 """
 
@@ -872,7 +909,7 @@ async def test_what_is_said_about_a_deadline_helps(rig: Rig) -> None:
 
 
 def test_each_entry_of_the_catalogue_has_its_situation() -> None:
-    names = {why.__name__, pause.__name__, workers.__name__}
+    names = {why.__name__, pause.__name__, workers.__name__, worker_crash.__name__}
     trees = [one.tree for one in modules(*PRODUCT) if one.name in names]
     codes = {code for tree in trees for node in ast.walk(tree) if (code := _code(node)) is not None}
     assert len(codes) > len(why.CATALOGUE) - 1

@@ -22,11 +22,13 @@ from orchestrix.cli.doctor import command, queues, rabbitmq_management
 from orchestrix.cli.doctor.jobs import JobFacts
 from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
 from orchestrix.cli.doctor.result import WARN, CheckResult
-from orchestrix.errors import ConfigError, NotFound, SchemaMismatch, Unavailable
+from orchestrix.errors import ConfigError, Contention, NotFound, SchemaMismatch, Unavailable
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerFacts, WorkerHeartbeatRow
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from orchestrix.persistence.dialects.port import FULL, LOCKED
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs.job_queues import FailedJob
 from orchestrix.persistence.sagas.command_queues import TimeoutBurst
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.catalog import Catalog
@@ -57,6 +59,8 @@ class FakeBroker:
     problem: str | None = "connection refused"
     refusal: str | None = None
     """What RabbitMQ says to who declares."""
+    denied: dict[str, str] = field(default_factory=dict)
+    """What it says to who reads a queue, or sends to an exchange."""
 
     async def start(self) -> None:
         return
@@ -74,6 +78,9 @@ class FakeBroker:
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         return self.counts.get(queue)
+
+    async def refusals(self, queues: Sequence[str], exchanges: Sequence[str], source: str) -> list[str]:
+        return [self.denied[name] for name in (*queues, *exchanges) if name in self.denied]
 
     async def declare(self, topology: Topology) -> None:
         (queue,), (binding,) = topology.queues, topology.bindings
@@ -332,6 +339,11 @@ def test_missing_rights_and_the_line_that_gives_them(shell: Shell, parts: Parts)
         "RabbitMQ's user 'joe' may not configure in virtual host 'shop floor' what nodes and workers need"
     )
     assert found.fix == "rabbitmqctl set_permissions -p 'shop floor' joe '.*' '.*' '.*'"
+    parts.broker.problem = "403 ACCESS_REFUSED - access to vhost 'shop floor' refused for user 'joe'"
+    parts.broker.up = False
+    (found,) = checks(shell, 1)["broker"]
+    assert found.fix == "rabbitmqctl set_permissions -p 'shop floor' joe '.*' '.*' '.*'"
+    parts.broker.up = True
     parts.broker.refusal = "NOT_FOUND - no exchange 'orchestrator.events' in vhost '/'"
     assert "rights" not in checks(shell, 0), "a node makes it"
 
@@ -368,6 +380,81 @@ def test_what_is_stuck_over_all_sagas(shell: Shell, parts: Parts) -> None:
     assert trip.detail == "saga trip: 2 instances, as 9 'k-9' (PAYING): cmd.pay has 4 messages and no consumer."
     assert trip.fix == "orchestrix sagas why trip 9"
     assert "ok    API" in shell("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "right"),
+    [
+        ("", "403 ACCESS_REFUSED - write access to exchange 'amq.default'", "write"),
+        ("orchestrator.events", "ACCESS_REFUSED - access to exchange 'orchestrator.events'", "write"),
+        ("cmd.registerApp", "ACCESS_REFUSED - read access to queue 'cmd.registerApp'", "read"),
+        ("orchestrix.job.dispatch.gpu", "ACCESS_REFUSED - access to queue 'orchestrix.job.dispatch.gpu'", "read"),
+    ],
+)
+def test_a_right_that_is_missing_on_one_name(shell: Shell, parts: Parts, name: str, said: str, right: str) -> None:
+    parts.facts = JobFacts(not_started={"gpu": 1}, causes={"gpu": ("no worker", "start one")})
+    parts.broker.denied[name] = f"{said} in vhost 'd' refused for user 'u'"
+    if not name:
+        parts.broker.full = "it would say so"
+    (found,) = checks(shell, 1)["rights"]
+    assert found.detail.startswith(f"RabbitMQ's user 'u' may not {right} in virtual host")
+    assert found.detail.endswith(said.partition("access to ")[2])
+    assert found.fix.startswith("rabbitmqctl set_permissions -p ")
+
+
+def test_failed_jobs_are_a_warning_with_the_command_that_lists_them(shell: Shell, parts: Parts) -> None:
+    at = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+    parts.facts = JobFacts(failed=[FailedJob("gpu", "render", "FAILED", at, {"type": "Broken", "message": "no card"})])
+    (found,) = checks(shell, 0)["failed jobs"]
+    said = "queue gpu, handler render: 1 job FAILED within the last hour, the last at 12:00:00Z: Broken: no card"
+    assert (found.detail, found.fix) == (said, "orchestrix jobs list --state FAILED --queue gpu --handler render")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fix"),
+    [
+        (Unavailable(FULL), "free space on its disk; nodes"),
+        (Unavailable(LOCKED), "end the program or the transaction that holds the lock; nodes"),
+        (Contention("another transaction holds it"), "end the program or the transaction that holds the lock; nodes"),
+    ],
+)
+def test_a_full_or_locked_database(shell: Shell, parts: Parts, refusal: Exception, fix: str) -> None:
+    parts.database.refuses = refusal
+    (found,) = checks(shell, 1)["database"]
+    assert found.detail.endswith(f": {refusal}")
+    assert found.fix.startswith(fix)
+
+
+def test_each_cause_is_a_finding_of_its_own(shell: Shell, parts: Parts) -> None:
+    items = [
+        stuck_one("trip", 9, blocker="no_consumer", step="pay", sentence="cmd.pay has no consumer."),
+        stuck_one("trip", 8, blocker="paused", step="pay", sentence="paused by ada"),
+        stuck_one("trip", 5, blocker="workers_died", step="fly", sentence="what the finding about deaths says"),
+        stuck_one("trip", 7, blocker="no_consumer", step="pay", sentence="cmd.pay has no consumer."),
+        stuck_one("trip", 6, blocker="no_consumer", step="fly", sentence="cmd.fly has no consumer."),
+    ]
+    parts.answers["/stuck"] = lambda query: {"items": items}
+    assert [found.detail.partition(" (PAYING)")[0] for found in checks(shell, 0)["stuck"]] == [
+        "saga trip: 1 instance, as 6 'k-6'",
+        "saga trip: 2 instances, as 9 'k-9'",
+        "saga trip: 1 instance, as 8 'k-8'",
+    ]
+
+
+@pytest.mark.parametrize("others", [1, 50])
+def test_a_failed_undo_is_a_failure_whatever_else_is_stuck(shell: Shell, parts: Parts, others: int) -> None:
+    broken = stuck_one("trip", 1, blocker="undo_failed", step="pay") | {"state": "COMPENSATION_FAILED"}
+    items = [stuck_one("trip", id, blocker="no_consumer", step="pay") for id in range(9, 9 + others)]
+    parts.answers["/stuck"] = lambda query: {"items": [*items, broken][: query["limit"]]}
+    live = [{"version": 1, "live": {"PAYING": others, "COMPENSATION_FAILED": 1}}]
+    parts.answers["/sagas"] = lambda query: {"items": [{"saga": "app"}, {"saga": "trip", "versions": live}]}
+    parts.answers["/sagas/trip"] = lambda query: {"items": [broken] * (query["state"] == "COMPENSATION_FAILED")}
+    parts.answers["/sagas/trip/1/why"] = lambda query: {"sentence": "The undo of step pay failed permanently."}
+    found = checks(shell, 1)
+    (undo,), (stuck,) = found["undo"], found["stuck"]
+    assert (undo.status, undo.fix) == ("fail", "orchestrix sagas why trip 1")
+    assert undo.detail.startswith("saga trip: 1 instance, as 1 'k-1' (COMPENSATION_FAILED): The undo of step pay")
+    assert stuck.status == "warn"
 
 
 def test_an_older_node_is_asked_saga_by_saga(shell: Shell, parts: Parts) -> None:
