@@ -1,4 +1,4 @@
-"""Job routes: submit, list, show, follow and cancel jobs."""
+"""Job routes: submit, list, show, follow, cancel and retry jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from orchestrix.api.jobs.models import (
 )
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, as_sentence, not_found
-from orchestrix.api.values import RequiredReason, milliseconds
+from orchestrix.api.values import NO_REASON, OptionalReason, RequiredReason, milliseconds
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain.job_diagnosis import may_wait, waits_for
 from orchestrix.domain.jobs import DISPATCHED, JobRow
@@ -164,6 +164,16 @@ async def cancel_job(call: Call, wanted: str, why: RequiredReason) -> JobSummary
     async with call.context.database.read() as connection:
         done = job.id in await complete(connection, [job])
     return JobSummary.made(job, done=done)
+
+
+@operations.post(f"{ONE}/retry", of=job_id, problems=("illegal_transition",))
+async def retry_job(call: Call, wanted: str, why: OptionalReason) -> JobSummary:
+    """Retry a job.
+
+    One that has FAILED or TIMED_OUT or was CANCELLED gets another attempt, and all its retries again. Asking again
+    before that attempt is sent changes nothing. A job that is a step of a saga is refused: retry the saga.
+    """
+    return JobSummary.made(await call.context.retrier.retry(wanted, why.reason or NO_REASON, call.actor))
 
 
 async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:

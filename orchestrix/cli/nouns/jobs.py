@@ -51,4 +51,6 @@ JOBS: Final = CommandGroup("jobs", "jobs: long work for the workers of a queue",
                  (_JOB, switch("-f --follow", "follow the log until the job ends")),
                  "GET /jobs/{id}/logs", run="commands.jobs:logs"),
     ShellCommand("cancel", "cancel a job", f"jobs cancel {_A_JOB}", (_JOB, REASON), "POST /jobs/{id}/cancel"),
+    ShellCommand("retry", "run a failed, timed out or cancelled job again", f"jobs retry {_A_JOB}", (_JOB, REASON),
+                 "POST /jobs/{id}/retry"),
 ))  # fmt: skip

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from tests.integration.cli.fake_api import FakeApi, Reply
+from tests.integration.cli.fake_api import FakeApi, Reply, problem
 from tests.integration.cli.samples import JOB
 from tests.unit.cli.shell import Shell
+
+
+def test_a_retry_says_why(api: FakeApi, shell: Shell) -> None:
+    path = f"/jobs/{JOB['id']}/retry"
+    again = {**JOB, "state": "PENDING"}
+    api.on(
+        "POST", path, Reply(body=again), Reply(body=again), problem(409, "illegal_transition", "The job is RUNNING.")
+    )
+    answer = shell("jobs", "retry", str(JOB["id"]), "--reason", "there is paper")
+    assert (answer.code, api.requests[0].body) == (0, {"reason": "there is paper"})
+    assert "state" in answer.out
+    assert shell("jobs", "retry", str(JOB["id"]), "-o", "json").json == again
+    assert str(api.requests[1].body["reason"]).startswith("by hand (")
+    refused = shell("jobs", "retry", str(JOB["id"]))
+    assert (refused.code, refused.err) == (4, "error: The job is RUNNING\n")
 
 
 def test_a_list_says_what_a_job_waits_for(api: FakeApi, shell: Shell) -> None:
