@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from orchestrix.errors import ConflictError, NotFound
 from orchestrix.jobs.cancellation import JobCanceller
 from orchestrix.jobs.retry import JobRetrier
 from orchestrix.persistence import audit
-from orchestrix.persistence.audit import AuditFilter
+from orchestrix.persistence.audit import AuditFilter, AuditRow
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import job_admission, jobs
 from tests.conformance.store.test_jobs import now, running, stored
@@ -77,12 +78,32 @@ async def test_many_that_ask_at_once_make_one_attempt(database: Database, peer: 
     assert [one.id for one in await due(database)] == [job.id]
 
 
+async def test_one_that_asks_while_another_retries_waits_for_it(
+    database: Database, peer: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, insert, go = await failed(database), audit.insert, asyncio.Event()
+
+    async def slow(tx: Transaction, rows: Sequence[AuditRow]) -> None:
+        await go.wait()
+        await insert(tx, rows)
+
+    monkeypatch.setattr(audit, "insert", slow)
+    first, second = [asyncio.create_task(retrier(one).retry(job.id, "mended", "ada")) for one in (database, peer)]
+    done, _ = await asyncio.wait({first, second}, timeout=0.3)
+    assert not done
+    go.set()
+    assert await first == await second
+    assert len(await audited(database)) == 1
+
+
 async def test_one_that_asks_while_the_attempt_is_sent_is_refused(database: Database, peer: Database) -> None:
     job = await failed(database)
     await retrier(database).retry(job.id, "mended", "ada")
     async with database.begin() as tx:
         [again] = await job_admission.due(tx, 10, LIMIT, 30.0)
         late = asyncio.create_task(retrier(peer).retry(job.id, "once more", "bob"))
+        done, _ = await asyncio.wait({late}, timeout=0.3)
+        assert not done, "it waits until it is known whether the attempt is sent"
         sent = rules.dispatched(again, clock.uuid7(), database.now())
         await jobs.store(tx, [(again.version, sent.job)], [sent.attempt] if sent.attempt else [])
     with pytest.raises(ConflictError, match="DISPATCHED"):

@@ -9,9 +9,11 @@ import pytest
 from orchestrix.config.settings import JobsSettings
 from orchestrix.domain.jobs import CANCELLED, DISPATCHED, FAILED, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, JobRow
 from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
-from tests.integration.jobs.plant import Hand, Plant, Task, queues_gone
+from tests.integration.jobs.plant import HASTY, Hand, Plant, Task, queues_gone
 
 CALM = JobsSettings(beat=2.0, silent=20.0)
+UNCHECKED = HASTY.model_copy(update={"reconcile": 60.0})
+"""Nothing but the deletion of a job's queues finds that it was retried."""
 
 
 async def begun(hand: Hand) -> Task:
@@ -57,7 +59,7 @@ async def test_a_failed_job_whose_queues_are_gone_runs_again(plant: Plant) -> No
 async def test_a_job_that_is_retried_while_its_queues_are_deleted_loses_nothing(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await plant.node(leads=True)
+    await plant.node(leads=True, cluster=UNCHECKED)
     hand = await plant.worker(beats=True)
     job = await plant.submit()
     deleting, retried, delete = asyncio.Event(), asyncio.Event(), OwnedJobs._delete
@@ -78,7 +80,7 @@ async def test_a_job_that_is_retried_while_its_queues_are_deleted_loses_nothing(
 async def test_a_job_that_is_retried_before_its_queues_are_deleted_keeps_them(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await plant.node(leads=True)
+    node = await plant.node(leads=True, cluster=UNCHECKED)
     hand = await plant.worker(beats=True)
     job = await plant.submit()
     ended, looked, look = asyncio.Event(), asyncio.Event(), OwnedJobs._ended
