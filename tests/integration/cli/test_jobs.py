@@ -22,6 +22,24 @@ def test_a_retry_says_why(api: FakeApi, shell: Shell) -> None:
     assert (refused.code, refused.err) == (4, "error: The job is RUNNING\n")
 
 
+def test_why_is_a_sentence_and_what_helps(api: FakeApi, shell: Shell) -> None:
+    said = {
+        "id": JOB["id"],
+        "state": "FAILED",
+        "blocker": "failed",
+        "sentence": "Failed in attempt 2 (no retries left of 1): Broken: no paper.",
+        "nextAction": "Fix the cause.",
+        "since": "2026-01-31T12:00:00.000000Z",
+        "nextAt": None,
+    }
+    api.on("GET", f"/jobs/{JOB['id']}/why", Reply(body=said), Reply(body=said), problem(404, "not_found", "No job."))
+    answer = shell("jobs", "why", str(JOB["id"]))
+    assert answer.code == 0, "also of one that has failed"
+    assert answer.out.splitlines()[:3] == [f"why    {said['sentence']}", "next   Fix the cause.", "code   failed"]
+    assert shell("jobs", "why", str(JOB["id"]), "-o", "json").json == said
+    assert shell("jobs", "why", str(JOB["id"])).code == 3
+
+
 def test_a_list_says_what_a_job_waits_for(api: FakeApi, shell: Shell) -> None:
     sentence = "no worker serves queue reports: start one with `orchestrix worker --job-queue reports`"
     items = [{**JOB, "waitsFor": sentence}, {**JOB, "id": "another", "waitsFor": None}]
