@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
+from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.config.settings import JobsSettings
 from orchestrix.domain.jobs import CANCELLED, DISPATCHED, FAILED, PENDING, RUNNING, SUCCEEDED, TIMED_OUT, JobRow
+from orchestrix.domain.leases import Fence
 from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
+from orchestrix.jobs.rescue.leader_context import LeaderContext
+from orchestrix.jobs.rescue.queue_cleaner import QueueCleaner
+from orchestrix.persistence.jobs import jobs
 from tests.integration.jobs.plant import HASTY, Hand, Plant, Task, queues_gone
+from tests.support import eventually
 
 CALM = JobsSettings(beat=2.0, silent=20.0)
 UNCHECKED = HASTY.model_copy(update={"reconcile": 60.0})
@@ -143,3 +150,36 @@ async def test_a_job_that_was_cancelled_runs_again_and_is_not_stopped(plant: Pla
     await task.succeed()
     done = await plant.reached(job, SUCCEEDED)
     assert (done.cancel_reason, told) == (None, [])
+
+
+async def test_the_queues_of_a_retried_job_are_not_deleted_with_those_of_others(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrix.jobs.rescue.queue_cleaner.QUEUE_CLEANER_AGE_S", 0.5)
+    node = await plant.node(leads=True)
+    hand = await plant.worker(beats=True)
+    first, second = await plant.submit(), await plant.submit()
+    for job in (first, second):
+        await failed(plant, hand, job)
+        await plant.cleared(job)
+    await node.resign()
+    deleted: list[str] = []
+
+    async def noted(queue: str) -> None:
+        deleted.append(queue)
+        await plant.retry(second)
+
+    monkeypatch.setattr(node.control, "delete", noted)
+    fence = Fence(1, node.name)
+    leader = LeaderContext(plant.database, fence, node.relay, stop=lambda stops: None, notify_leader=plant.poke)
+    cleaner = QueueCleaner(leader, node.control)
+
+    begun = plant.database.now() - timedelta(seconds=60), ""
+
+    async def due() -> bool:
+        async with plant.database.read() as connection:
+            return len(await jobs.cleared(connection, begun, 0.5, 10)) == 2
+
+    await eventually(due, deadline=5, message="the queues of both are to be deleted once more")
+    await cleaner.run_once()
+    assert deleted == [status_queue(first.id), logs_queue(first.id)]
