@@ -17,6 +17,7 @@ from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import IdempotencyKey, Keyed, Repeated, StartRequest, StartResult
 from orchestrix.jobs.cancellation import JobCanceller
 from orchestrix.jobs.change_notifier import JobChangeNotifier
+from orchestrix.jobs.retry import JobRetrier
 from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.lifecycle import Health
 from orchestrix.persistence.engine import Database
@@ -105,6 +106,7 @@ class ApiContext:
     dead_letters: DeadLetterService
     submitter: JobSubmitter
     canceller: JobCanceller
+    retrier: JobRetrier
     job_watch: JobChangeNotifier
     drainer: DrainRequester
     timetable: ScheduleService

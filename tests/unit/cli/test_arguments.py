@@ -45,7 +45,7 @@ COMMANDS = {
     },
     ("deadlines",): {"list", "extend", "cancel"},
     ("cluster",): {"status", "drain"},
-    ("jobs",): {"submit", "list", "show", "logs", "cancel"},
+    ("jobs",): {"submit", "list", "show", "logs", "cancel", "retry", "why"},
     ("config",): {"show"},
 }
 LATER = {
