@@ -8,6 +8,7 @@ from datetime import datetime
 from orchestrix.engine.broker_status import Counts, needed
 from orchestrix.engine.explain.job import AwaitedJob
 from orchestrix.engine.explain.operator_actions import OperatorEnding
+from orchestrix.engine.explain.step_failure import StepFailure
 from orchestrix.engine.explain.workers import UnconsumedQueues
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.dead_letters import DeadLetter
@@ -23,8 +24,8 @@ class SagaFacts:
     """What the explanation is found from. `queues` has those whose consumers it needs, as far as they are known.
 
     `last_action` says who has paused it, or has cancelled the deadline where there is none; `ending` who has given it
-    up. `dead_letter` is a dead letter: an answer to its present command that could not be used. `phase` as in
-    `SagaExplainer`.
+    up, `failure` which step has failed it. `dead_letter` is a dead letter: an answer to its present command that could
+    not be used. `phase` as in `SagaExplainer`.
     """
 
     saga: Saga
@@ -39,6 +40,7 @@ class SagaFacts:
     phase: str | None = None
     ending: OperatorEnding | None = None
     suspect: RedeliveryRecord | None = None
+    failure: StepFailure | None = None
 
     @property
     def command(self) -> PendingCommand | None:

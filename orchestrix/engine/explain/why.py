@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,6 +15,7 @@ from orchestrix.engine.explain.facts import SagaFacts
 from orchestrix.engine.explain.job import describe, work_of
 from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, done_by, end_of, wait_of
 from orchestrix.engine.explain.pause import by_blocker, in_flight_note
+from orchestrix.engine.explain.step_failure import failure_of
 from orchestrix.engine.explain.unusable_answer import unusable_answer
 from orchestrix.engine.explain.workers import queued_behind_others, without_action
 from orchestrix.errors import NotFound
@@ -67,13 +69,13 @@ class SagaExplainer:
             action, ending = await wait_of(connection, found), await end_of(connection, found)
             dead_letter = await unusable_answer(connection, known, found)
             job = await work_of(connection, known, found, self._silent, self._broker_status)
+            failure = await failure_of(connection, found)
             suspect = await redelivered_commands.of_command(connection, found.command_id or "")
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._broker_status.counts(needed(known, found))
         problem, now, phase = self._broker_status.problem, self._database.now(), self._phase()
-        return explain(
-            SagaFacts(known, found, now, unsent, problem, queues, action, dead_letter, job, phase, ending, suspect)
-        )
+        facts = SagaFacts(known, found, now, unsent, problem, queues, action, dead_letter, job, phase, ending, suspect)
+        return explain(replace(facts, failure=failure))
 
     async def _version_of(self, connection: Connection, found: Instance) -> Saga | None:
         await self._reader.read_missing(connection, [(found.saga, found.definition_version)])
@@ -124,10 +126,14 @@ def _ended(facts: SagaFacts) -> Found | None:
         return None
     if facts.instance.state == COMPLETED:
         return "completed", "Completed.", "Nothing to do."
+    why = facts.failure.describe(facts.saga, _moment(facts.failure.at)) if facts.failure is not None else None
+    why = why or facts.instance.progress.error or "see its history for the reason"
     if facts.ending is not None:
-        return "failed", facts.ending.describe(_moment(facts.ending.action.at), facts.instance.progress), RETRY_ADVICE
-    why = facts.instance.progress.error or "see its history for the reason"
-    return "failed", f"Failed: {why}.", "Fix the cause, then `retry` to run it again from the beginning."
+        ended = facts.ending.describe(_moment(facts.ending.action.at), facts.instance.progress.left, why)
+        return "failed", ended, RETRY_ADVICE
+    verb = "apps retry" if facts.saga.name == APPS.saga else f"sagas retry {facts.saga.name}"
+    again = f"`orchestrix {verb} {facts.instance.id}`"
+    return "failed", f"Failed: {why}.", f"Fix the cause, then `retry` it from the beginning: {again}."
 
 
 def _paused(facts: SagaFacts) -> Found | None:

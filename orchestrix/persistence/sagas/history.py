@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, case, func, or_, select
 
 from orchestrix.persistence.dialects import BulkInsert, BulkUpdate
 from orchestrix.persistence.dialects.port import Row
@@ -15,7 +15,7 @@ from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.sagas.saga_tables import SagaTables
 from orchestrix.persistence.storable_text import cleaned
 from orchestrix.saga.actions.requests import SagaAction
-from orchestrix.saga.changes import STEP_SUCCEEDED
+from orchestrix.saga.changes import ATTEMPT_FAILED, STEP_FAILED, STEP_HELD, STEP_SUCCEEDED
 from orchestrix.saga.definition import COMPENSATING, COMPENSATION_FAILED, FAILED
 from orchestrix.saga.state import StateChange
 
@@ -89,6 +89,37 @@ async def had_failed(connection: Connection, pair: SagaTables, id: int, after: i
     told = or_(table.error_type.is_not(None), done)
     query = select(table.error_type).where(table[pair.owner] == id, table.version > after, table.version < before, told)
     return (await connection.execute(query.order_by(table.version.desc()).limit(1))).scalar() is not None
+
+
+async def failure_of_run(connection: Connection, pair: SagaTables, id: int, after: int) -> StateChange | None:
+    """The failure of a step, not of an undo, that ended the run of an instance which began with the version `after`.
+
+    None where there is none, or its row is of an earlier release, which did not say what it is about.
+    """
+    table = pair.history.c
+    of_run = table[pair.owner] == id, table.version > after, table.kind == STEP_FAILED
+    query = select(*(table[name] for name in _FIELDS)).where(*of_run, table.from_state.not_in(_UNDOING))
+    row = (await connection.execute(query.order_by(table.version.desc()).limit(1))).first()
+    return None if row is None else StateChange(*row)
+
+
+async def attempts_until(
+    connection: Connection, pair: SagaTables, id: int, after: int, failure: StateChange
+) -> int | None:
+    """How many attempts of its step `failure` ended, behind the version `after`; those before a wait for a person, who
+    gives the step new ones, do not count. None if rows between are of an earlier release and do not say it.
+    """
+    table = pair.history.c
+    of_step = and_(table.step == failure.step, table.from_state.not_in(_UNDOING))
+    held = func.max(case((and_(of_step, table.kind == STEP_HELD), table.version)))
+    of_run = table[pair.owner] == id, table.version > after, table.version < failure.version
+    query = select(held, func.count() - func.count(table.kind)).where(*of_run)
+    last_held, unknown = (await connection.execute(query)).one()
+    if unknown or failure.step is None:
+        return None
+    since_held = table.version > (last_held or after), of_step, table.kind == ATTEMPT_FAILED
+    failed = await connection.execute(select(func.count()).where(*of_run, *since_held))
+    return int(failed.scalar_one()) + 1
 
 
 def _values(id: int, change: StateChange) -> tuple[Any, ...]:

@@ -144,6 +144,59 @@ async def test_a_failure_counts_until_its_step_is_done(database: Database, of: O
         assert not await history.had_failed(connection, pair, one.id, 5, 7)
 
 
+async def test_the_failure_of_a_run_is_its_step_s_with_the_attempts_that_led_to_it(database: Database, of: Of) -> None:
+    pair, saga = of
+    one, other = await some(database, 2, pair, saga)
+
+    def of_step(version: int, kind: str, source: str = "B", step: str = "pay") -> StateChange:
+        return replace(moved(one, version, source, source), kind=kind, step=step, error_type="Busy")
+
+    rows = [
+        replace(moved(one, 1, None, "A"), kind="created"),
+        of_step(2, "attempt_failed", "A", "pack"),
+        of_step(3, "step_failed", "A", "pack"),
+        of_step(4, "step_failed", "COMPENSATING", "pack"),
+        replace(moved(one, 5, "FAILED", "A"), kind="retry"),
+        of_step(6, "attempt_failed", "A", "pack"),
+        of_step(7, "step_succeeded", "A", "pack"),
+        of_step(8, "attempt_failed"),
+        of_step(9, "step_held"),
+        of_step(10, "retry"),
+        of_step(11, "attempt_failed"),
+        of_step(12, "failure_deferred"),
+        of_step(13, "attempt_failed"),
+        of_step(14, "step_failed"),
+        of_step(15, "attempt_failed", "COMPENSATING"),
+        of_step(16, "step_failed", "COMPENSATING"),
+    ]
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, row) for row in rows])
+        await history.insert(tx, pair, [(other.id, replace(moved(other, 1, "A", "FAILED"), kind="terminate"))])
+    async with database.read() as connection:
+        last = await history.failure_of_run(connection, pair, one.id, 5)
+        assert last == rows[13]
+        assert await history.attempts_until(connection, pair, one.id, 5, last) == 3
+        assert await history.failure_of_run(connection, pair, one.id, 14) is None
+        assert await history.failure_of_run(connection, pair, other.id, 0) is None
+
+
+@pytest.mark.parametrize("unknown", [{"kind": None}, {"step": None}], ids=["an attempt", "the step"])
+async def test_attempts_are_unknown_where_an_earlier_release_has_written_the_rows(
+    database: Database, of: Of, unknown: dict[str, Any]
+) -> None:
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    attempt = replace(moved(one, 2, "A", "A"), kind="attempt_failed", step="pay")
+    failure = replace(moved(one, 3, "A", "FAILED"), kind="step_failed", step="pay")
+    rows = [moved(one, 1, None, "A"), attempt if "step" in unknown else replace(attempt, **unknown), failure]
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, row) for row in rows])
+    async with database.read() as connection:
+        told = replace(failure, **unknown) if "step" in unknown else failure
+        assert await history.attempts_until(connection, pair, one.id, 1, told) is None
+        assert await history.attempts_until(connection, pair, one.id, 2, failure) == 1
+
+
 def moved(instance: Instance, version: int, source: str | None, target: str) -> StateChange:
     return replace(change(instance, version), from_state=source, to_state=target)
 

@@ -95,6 +95,36 @@ async def ended_badly(rig: Rig) -> Instance:
     return await rig.reached(app, "FAILED")
 
 
+async def failed_at_the_last_attempt(rig: Rig) -> Instance:
+    declined = {"type": "CardDeclined", "message": "no funds", "retryable": True}
+    saga = await rig.begin("shop", saga="hasty")
+    for _ in range(2):
+        await failed(rig, saga, {**declined, "retryAfterMs": 38_000})
+        await ask(rig, saga, SagaAction.RETRY)
+    await failed(rig, saga, declined)
+    return await rig.reached(saga, "FAILED")
+
+
+async def failed_by_time(rig: Rig) -> Instance:
+    await rig.wakeups.start()
+    saga = await rig.begin("shop", saga="hasty")
+    return await rig.reached(saga, "FAILED", deadline=10)
+
+
+async def failed_and_undo_skipped(rig: Rig) -> Instance:
+    app = await undo_failed(rig)
+    await ask(rig, app, SagaAction.SKIP)
+    return await rig.reached(app, "FAILED")
+
+
+async def failed_in_an_earlier_release(rig: Rig) -> Instance:
+    app = await ended_badly(rig)
+    async with rig.database.begin() as tx:
+        names = "kind = NULL, step = NULL, message_type = NULL, error_type = NULL, error = NULL"
+        await tx.execute(text(f"UPDATE app_state_history SET {names} WHERE app_id = {app.id}"))
+    return app
+
+
 async def cancelled(rig: Rig) -> Instance:
     app = await undoing_both(rig, "shop")
     rig.report(await rig.now(app), "evt.appUnregistered")
@@ -470,6 +500,25 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (completed, "completed", r"^Completed\.$", "Nothing to do."),
     (ended_badly, "failed", r"^Failed: .*DiskFull: no space left.*\.", "`retry`"),
     (
+        failed_at_the_last_attempt,
+        "failed",
+        rf"^Failed: step hurry, attempt 3 of 3, at {TIME}: CardDeclined: no funds\.$",
+        "Fix the cause, then `retry` it from the beginning: `orchestrix sagas retry hasty 1`.",
+    ),
+    (failed_by_time, "failed", rf"^Failed: step hurry, attempt 3 of 3, at {TIME}: timed out\.$", "sagas retry hasty 1"),
+    (
+        failed_and_undo_skipped,
+        "failed",
+        rf"^Failed: step registerApp, attempt 1 of 5, at {TIME}: DiskFull: no space left\.$",
+        "`orchestrix apps retry 1`",
+    ),
+    (
+        failed_in_an_earlier_release,
+        "failed",
+        r"^Failed: evt\.stepFailed: DiskFull: no space left\.$",
+        "`orchestrix apps retry 1`",
+    ),
+    (
         cancelled,
         "failed",
         rf"^Cancelled by ada at {TIME} \(to see\): everything is undone\.$",
@@ -485,7 +534,7 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         terminated,
         "failed",
         rf"^Terminated by ada at {TIME} \(to see\): not undone: createGitRepo\. It had failed before that: "
-        r".*DiskFull: no space left",
+        rf"step registerApp, attempt 1 of 5, at {TIME}: .*DiskFull: no space left",
         "`retry`",
     ),
     (
