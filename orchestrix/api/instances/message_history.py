@@ -33,11 +33,15 @@ class MessageHistory(NamedTuple):
 
 
 def events(saga: Saga, changes: Iterable[StateChange]) -> Iterator[MessageHistory]:
-    """The events that were accepted, each by the row of the change that consumed it."""
+    """The events that were accepted, each by the row of the change that consumed it.
+
+    Migration 0010 has named a long failure that a pause held back in the row after the pause too, in some databases.
+    """
     texts: set[str] = set()
     for change in changes:
         name = change.message_type or _type_by_move(saga, change, texts)
-        if name is not None:
+        named_before = name == STEP_FAILED and change.caused_by in texts
+        if name is not None and not named_before:
             yield MessageHistory(name, change, change.error)
         if change.caused_by is not None:
             texts.add(change.caused_by)
