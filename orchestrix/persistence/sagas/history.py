@@ -51,9 +51,20 @@ async def insert(tx: Transaction, pair: SagaTables, rows: Sequence[tuple[int, St
         await tx.dialect.insert(tx, bulk, values)
 
 
-async def sent(tx: Transaction, pair: SagaTables, commands: Sequence[tuple[int, int]], at: datetime) -> None:
-    """Notes that the commands which were given out with these (instance id, version) were sent, if it is not noted."""
-    rows = [(id, version, at) for id, version in sorted(set(commands))]
+async def sent(tx: Transaction, pair: SagaTables, commands: Sequence[tuple[int, str]], at: datetime) -> None:
+    """Notes that these (instance id, command id) were sent, if it is not noted: in the first row that names the command.
+
+    Later rows name it too, of what has happened while it was pending.
+    """
+    if not commands:
+        return
+    table, known = pair.history.c, set(commands)
+    owner, first = table[pair.owner], func.min(table.version)
+    query = select(owner, table.command_id, first).group_by(owner, table.command_id)
+    query = query.where(tx.dialect.among(owner, sorted({id for id, _ in known})))
+    query = query.where(tx.dialect.among(table.command_id, sorted({command_id for _, command_id in known})))
+    found = await tx.execute(query)
+    rows = sorted((id, version, at) for id, command_id, version in found if (id, command_id) in known)
     if rows:
         await tx.dialect.update(tx, _sending(pair), rows)
 
