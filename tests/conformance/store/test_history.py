@@ -144,6 +144,31 @@ async def test_a_failure_counts_until_its_step_is_done(database: Database, of: O
         assert not await history.had_failed(connection, pair, one.id, 5, 7)
 
 
+@pytest.mark.parametrize(
+    ("reason", "actor", "target", "failed"),
+    [
+        ("retry 2: evt.stepFailed: Busy: later", "orchestrator", "A", True),
+        ("retry 2: deadline", "orchestrator", "A", True),
+        ("held: evt.stepFailed: Busy: later", "orchestrator", "A", True),
+        ("QueueTimeout: no worker started", "orchestrator", "COMPENSATING", True),
+        ("evt.done", "orchestrator", "B", False),
+        ("skip: deadline", "ada", "B", False),
+        ("retry 2: deadline", "ada", "A", False),
+    ],
+)
+async def test_a_failure_in_a_row_of_an_earlier_release_counts_too(
+    database: Database, of: Of, reason: str, actor: str, target: str, failed: bool
+) -> None:
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    rows = [moved(one, 1, None, "A"), replace(moved(one, 2, "A", target), reason=reason, actor=actor)]
+    before = replace(moved(one, 3, target, target), kind="pause")
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, row) for row in [*rows, before]])
+    async with database.read() as connection:
+        assert await history.had_failed(connection, pair, one.id, 1, 4) is failed
+
+
 def moved(instance: Instance, version: int, source: str | None, target: str) -> StateChange:
     return replace(change(instance, version), from_state=source, to_state=target)
 
