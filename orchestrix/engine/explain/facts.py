@@ -54,7 +54,9 @@ class SagaFacts:
 
     @property
     def unconsumed(self) -> UnconsumedQueues:
-        """The queues that it needs and that have no consumer."""
+        """The queues that it needs and that have no consumer. What a worker has begun needs none."""
+        if self.instance.begun:
+            return UnconsumedQueues({})
         counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
         silent = {name: messages for name, (messages, consumers) in counts.items() if not consumers}
         order = expected(self.saga, self.instance) if self.unsent is None else None

@@ -31,7 +31,18 @@ from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import migration_due
 from orchestrix.saga.compensation import with_undo
 from orchestrix.saga.definition import COMPLETED, Saga
-from orchestrix.saga.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
+from orchestrix.saga.state import (
+    BROKER_DOWN,
+    DEADLINE,
+    JOB,
+    NO_CONSUMER,
+    PAUSED,
+    RETRY,
+    UNDO_FAILED,
+    UNSENDABLE,
+    UNSENT,
+    Instance,
+)
 
 OVERDUE_AFTER_S: Final = 15.0
 """Seconds after its wake-up time after which no node seems to look after a saga."""
@@ -277,6 +288,22 @@ def _no_consumer(facts: SagaFacts) -> Found | None:
     )
 
 
+def _recorded(facts: SagaFacts) -> Found | None:
+    """What its row says, and lists of what is stuck with it, though it is over by now."""
+    instance = facts.instance
+    recorded = NO_CONSUMER if instance.hindered_by == NO_CONSUMER else instance.wake_reason
+    if recorded not in _RECORDED or instance.wake_reason in (RETRY, JOB):
+        return None
+    return recorded, f"{facts.work[0].upper()}{facts.work[1:]} waited {_RECORDED[recorded]}; that is over.", "Wait."
+
+
+_RECORDED: Final = {
+    UNSENT: "for its command to leave the outbox",
+    BROKER_DOWN: "for the broker",
+    NO_CONSUMER: "for a worker",
+}
+
+
 def _backlog(facts: SagaFacts) -> Found | None:
     if not facts.queue or not facts.queue[0] or facts.command is None or facts.instance.begun:
         return None
@@ -337,6 +364,7 @@ CATALOGUE: Final[tuple[Callable[[SagaFacts], Found | None], ...]] = (
     _unsent,
     worker_crash.found,
     _no_consumer,
+    _recorded,
     _backlog,
     _no_deadline,
     _working,

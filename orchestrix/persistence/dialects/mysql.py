@@ -16,7 +16,6 @@ from sqlalchemy import (
     Float,
     Select,
     Table,
-    Text,
     TextClause,
     and_,
     event,
@@ -186,10 +185,6 @@ class MySql:
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         # Comparisons pad with spaces, so that 'x' >= 'x '. Not LIKE: its own range over the index ends at U+FFFF.
         return (func.locate(prefix, column) == 1,)
-
-    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        # It is text. Converting it would give it the charset and the collation of the session.
-        return type_coerce(column, Text())
 
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).mappings().first()

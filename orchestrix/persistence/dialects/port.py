@@ -150,9 +150,6 @@ class Dialect(Protocol):
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         """The conditions for a prefix beyond a range over the column's index."""
 
-    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        """A JSON column as the text that it is stored as."""
-
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         """How many rows the query finds, by the server's estimate; None where it has none."""
 

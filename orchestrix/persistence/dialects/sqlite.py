@@ -16,9 +16,7 @@ from sqlalchemy import (
     Float,
     Select,
     Table,
-    Text,
     TextClause,
-    cast,
     event,
     func,
     literal,
@@ -145,9 +143,6 @@ class Sqlite:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
-
-    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        return cast(column, Text())
 
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         return None

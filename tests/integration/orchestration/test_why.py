@@ -17,6 +17,7 @@ from orchestrix.broker.port import Outcome, Outgoing, Published
 from orchestrix.broker.topology import DEAD, UNROUTED
 from orchestrix.dead_letters.collector import DeadLetterCollector
 from orchestrix.dead_letters.service import DeadLetterRequester, DeadLetterService
+from orchestrix.engine import hindered_sagas
 from orchestrix.engine.actions import Action
 from orchestrix.engine.explain import pause, why, worker_crash, workers
 from orchestrix.engine.explain import stuck as stuck_ones
@@ -37,6 +38,11 @@ from tests.support import eventually
 
 FOREVER = {"type": "DiskFull", "message": "no space left", "retryable": False}
 LATER = {"type": "Busy", "message": "503 from the forge", "retryable": True, "retryAfterMs": 38_000}
+
+
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hindered_sagas, "LOSS_GRACE_S", 0.0)
 
 
 async def ask(rig: Rig, app: Instance, verb: SagaAction, *, reason: str = "to see", **more: Any) -> None:
@@ -788,6 +794,7 @@ async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
     """
     saga = CATALOG.saga(app.saga)
     assert saga is not None
+    await rig.check_consumers()
     said = []
     for named in (stuck_ones.NAMED_INSTANCES_LIMIT, 0):
         with pytest.MonkeyPatch.context() as patched:
@@ -839,6 +846,7 @@ async def test_what_waits_for_a_person_does_so_while_a_node_starts(rig: Rig) -> 
 
 async def test_the_list_of_the_stuck_narrows_as_others_do(rig: Rig) -> None:
     app = await without_a_worker(rig)
+    await rig.check_consumers()
     assert await rig.stuck.page(APP, InstanceFilter(("REGISTERING",), stuck=True), "-createdAt", 10, None) == []
     assert await rig.stuck.page(APP, InstanceFilter(created_by="bob", stuck=True), "-createdAt", 10, None) == []
     for sort in ("createdAt", "-updatedAt", "appName"):
@@ -853,6 +861,7 @@ async def test_pages_of_the_stuck_pass_over_those_whose_worker_is_there(rig: Rig
     rig.report(held[1], "evt.appUnregistered")
     undone = await rig.until(held[1], lambda one: one.progress.todo == ("createGitRepo",))
     assert undone.state == "COMPENSATING"
+    await rig.check_consumers()
     first = await rig.stuck.page(APP, InstanceFilter(stuck=True), "createdAt", 1, None)
     after = first[0].created_at, first[0].id
     rest = await rig.stuck.page(APP, InstanceFilter(stuck=True), "createdAt", 1, after)
@@ -882,7 +891,8 @@ async def test_nothing_is_cut_from_the_list_where_many_are_overdue(
     assert sorted(one.id for one in moving) == [app.id for app in apps[3:]]
 
 
-async def test_a_list_asks_each_queue_once(rig: Rig) -> None:
+async def test_a_list_asks_the_broker_for_no_queue_of_commands(rig: Rig) -> None:
+    """The rows say it."""
     asked: list[str] = []
 
     async def message_count(queue: str) -> tuple[int, int] | None:
@@ -894,7 +904,30 @@ async def test_a_list_asks_each_queue_once(rig: Rig) -> None:
         await rig.begin(key)
     for _ in range(3):
         assert await rig.stuck.page(APP, InstanceFilter(stuck=True), "-createdAt", 10, None) == []
-    assert sorted(asked) == ["cmd.createGitRepo", "cmd.deleteGitRepo", "cmd.registerApp", "cmd.unregisterApp"]
+    assert asked == []
+
+
+@pytest.mark.parametrize("reason", ["unsent", "broker_down", "no_consumer"])
+async def test_what_is_said_agrees_with_the_list_when_what_the_row_says_is_just_over(rig: Rig, reason: str) -> None:
+    app = await without_a_worker(rig)
+    if reason == "no_consumer":
+        assert await stuck(rig, app)
+        assert (await rig.now(app)).wake_reason == "deadline"
+    else:
+        await change(rig, app, f"wake_reason = '{reason}', hindered_by = '{reason}'")
+    queue_of(rig, 0, 1)
+    (listed,) = await rig.stuck.page(APP, InstanceFilter(stuck=True), "-createdAt", 10, None)
+    assert listed.id == app.id
+    found = await rig.explainer.why("app", app.id)
+    assert (found.blocker, found.next_action) == (reason, "Wait.")
+    assert re.match("Step createGitRepo waited for .*; that is over", found.sentence)
+
+
+async def test_what_its_worker_has_begun_waits_for_no_other(rig: Rig) -> None:
+    app = await without_a_worker(rig)
+    await change(rig, app, "begun_id = command_id")
+    assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
+    assert not await stuck(rig, app)
 
 
 async def test_a_letter_that_is_sent_again_is_not_the_reason_any_more(rig: Rig) -> None:
