@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.together import LONGEST, PROCESSORS, TOGETHER, WAITING, crowds, from_the_end, group, ordered
+from tests.together import BUSIEST, LONGEST, PROCESSORS, TOGETHER, WAITING, crowds, from_the_end, group, ordered
 
 TESTS = """
 import os, pytest, time
@@ -71,6 +71,11 @@ def test_those_that_wait_are_at_the_beginning_and_the_others_begin_at_the_end() 
     assert ordered([DOES, "crash points", f"{DOES}2", WAITS]) == ["crash points", WAITS, f"{DOES}2", DOES]
 
 
+def test_of_those_that_do_not_wait_the_longest_come_first() -> None:
+    long = "tests/simulation/test_owners.py::test_x"
+    assert ordered([DOES, long, f"{long}2", f"{DOES}2"]) == [f"{DOES}2", DOES, f"{long}2", long]
+
+
 def test_the_longest_groups_come_first() -> None:
     assert ordered([WAITS, "dev", "proxy", *reversed(LONGEST[:-1])]) == [*LONGEST, WAITS, "proxy"]
     assert set(LONGEST) <= TOGETHER.keys()
@@ -91,8 +96,8 @@ def test_without_tests_that_wait_no_more_processes_than_processors_go_on(
     assert crowds(others, 2) == too_many
 
 
-@pytest.mark.parametrize("start", WAITING)
-def test_there_are_tests_that_wait(start: str) -> None:
+@pytest.mark.parametrize("start", [*WAITING, *BUSIEST])
+def test_there_are_such_tests(start: str) -> None:
     assert list((ROOT / start).glob("test_*.py"))
 
 
