@@ -87,7 +87,7 @@ def from_the_end(others: Collection[Iterable[str]]) -> bool:
 
 
 def crowds(others: Collection[Iterable[str]], processors: int) -> bool:
-    """Whether a process that takes what does not wait is one too many, beside those that have no others."""
+    """Whether a process that takes what does not wait is one too many, beside those that go on and have no others."""
     return len([scopes for scopes in others if scopes and not any(map(waits, scopes))]) >= processors
 
 
@@ -132,7 +132,8 @@ class Together(LoadScopeScheduling):
         if not self._in_order:
             self.workqueue = OrderedDict((scope, self.workqueue[scope]) for scope in ordered(self.workqueue))
             self._in_order = True
-        others = [work for other, work in self.assigned_work.items() if other is not node]
+        going_on = [other for other in self.nodes if other is not node and not other.shutting_down]
+        others = [self.assigned_work[other] for other in going_on]
         nobody_waits = not waits(next(iter(self.workqueue)))
         if nobody_waits and crowds(others, PROCESSORS):
             node.shutdown()
