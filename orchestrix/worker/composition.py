@@ -83,16 +83,22 @@ def _runner(
 
 
 def _check_job_queues(queues: Sequence[str], jobs: JobTable, catalog: Catalog) -> None:
-    """Raises `ConfigError` for a queue that no job here is for, by its function or by a step: each job would fail."""
+    """A line for each queue that no function here names: clients may send any job there.
+
+    Raises `ConfigError` for one to which steps send jobs that are not here: each would fail.
+    """
     sent = [job for saga in catalog.code for step in saga.steps for job in _jobs_of(step)]
+    known = ", ".join(f"{one.name} ({', '.join(one.queues)})" for one in jobs.values()) or "none"
     for queue in queues:
-        if queue in jobs.queues or any(job.queue == queue and job.name in jobs for job in sent):
+        steps = [job.name for job in sent if job.queue == queue]
+        if queue in jobs.queues or any(name in jobs for name in steps):
             continue
-        wanted = next((f"@job({job.name!r})" for job in sent if job.queue == queue), f'@job("…", queue="{queue}")')
-        known = ", ".join(f"{one.name} ({', '.join(one.queues)})" for one in jobs.values())
+        if not steps:
+            LOGGER.warning("job queue %s: none of the jobs here names it (%s); others that come fail", queue, known)
+            continue
         raise ConfigError(
-            f"no job of this worker is for queue {queue}; it has {known}: write {wanted} above the function of its "
-            f"jobs, or add its module to ORCHESTRIX_WORKERS or {NAME}"
+            f"no job of this worker is for queue {queue}; it has {known}: write @job({steps[0]!r}) above the function "
+            f"of its jobs, or add its module to ORCHESTRIX_WORKERS or {NAME}"
         )
 
 

@@ -49,7 +49,13 @@ def test_bad_input_is_a_sentence_and_never_a_stack_trace(processes: Processes, c
 
 def test_a_worker_refuses_a_queue_whose_jobs_it_would_fail(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text('from orchestrix import job\n@job("render")\nasync def render(context): ...\n')
-    env = {"ORCHESTRIX_WORKERS": "mine", "ORCHESTRIX_BROKER_URL": "amqp://127.0.0.1:1"}
+    (tmp_path / "film.py").write_text(
+        "from orchestrix import COMPLETED, Job, NothingToUndo, Saga, Step\n"
+        'draw = Step("draw", "DRAWING", job=Job("draw", queue="gpu"), event="evt.drawn", then=COMPLETED, '
+        'undo=NothingToUndo("paper"))\n'
+        'FILM = Saga("film", steps=(draw,))\n'
+    )
+    env = {"ORCHESTRIX_WORKERS": "mine", "ORCHESTRIX_SAGAS": "film", "ORCHESTRIX_BROKER_URL": "amqp://127.0.0.1:1"}
     env["ORCHESTRIX_DATABASE_URL"] = f"sqlite+aiosqlite:///{tmp_path}/x.db"
     answer = processes.run("worker", "--job-queue", "gpu", env=env, cwd=tmp_path)
     assert (answer.returncode, answer.stdout) == (2, "")

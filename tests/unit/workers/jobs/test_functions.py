@@ -98,11 +98,9 @@ def test_what_is_chosen_is_all_that_is_served(folder: Path) -> None:
     assert served(made(["cmd.registerApp"], ["search"])) == (1, ("search",))
 
 
-def test_a_queue_that_no_job_here_is_for_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="no job of this worker is for queue gpu") as refused:
-        made([], ["search", "gpu"])
-    assert "it has reindex (search), prune (default)" in str(refused.value)
-    assert 'write @job("…", queue="gpu") above the function of its jobs, or add its module' in str(refused.value)
+def test_any_queue_can_be_served_by_name(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert served(made([], ["urgent"])) == (0, ("urgent",))
+    assert "job queue urgent: none of the jobs here names it (reindex (search), prune (default))" in caplog.text
 
 
 def test_the_queue_of_a_step_is_served_by_who_has_its_job(folder: Path) -> None:
