@@ -172,9 +172,8 @@ async def test_the_queues_of_a_retried_job_are_not_deleted_with_those_of_others(
     monkeypatch.setattr(node.control, "delete", noted)
     fence = Fence(1, node.name)
     leader = LeaderContext(plant.database, fence, node.relay, stop=lambda stops: None, notify_leader=plant.poke)
-    cleaner = QueueCleaner(leader, node.control)
-
-    begun = plant.database.now() - timedelta(seconds=60), ""
+    cleaner, begun = QueueCleaner(leader, node.control), (plant.database.now() - timedelta(seconds=60), "")
+    monkeypatch.setattr(cleaner, "_after", begun)
 
     async def due() -> bool:
         async with plant.database.read() as connection:
