@@ -95,4 +95,4 @@ def job_coordinator(
         notify_leader=job_due,
         on_job_change=notifiers.changes.notify,
     )
-    return JobCoordinator(node_id, dependencies, single_process=node.alone, draining=drain)
+    return JobCoordinator(node_id, dependencies, single_process=node.single_process, draining=drain)
