@@ -22,6 +22,7 @@ from orchestrix.lifecycle import Health
 from orchestrix.persistence.engine import Database
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.state import Instance
 from orchestrix.schedules.service import ScheduleService
 
 
@@ -69,6 +70,9 @@ class Explainer(Protocol):
 
     async def why(self, saga: str, id: int) -> Explanation:
         """Raises `NotFound` and `Unavailable`."""
+
+    async def several(self, found: Sequence[Instance]) -> Sequence[Explanation | None]:
+        """The same of each of these stuck instances; None for one that is gone by now. Raises `Unavailable`."""
 
 
 class Redispatcher(Protocol):

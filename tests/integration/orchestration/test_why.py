@@ -32,6 +32,7 @@ from orchestrix.saga.state import Instance
 from orchestrix.saga.versions.migration import marked
 from sagas.app_provisioning import APP_PROVISIONING as APP
 from tests.architecture.source import PRODUCT, modules
+from tests.conformance.store.plans import watched
 from tests.integration.orchestration.rig import CATALOG, Rig
 from tests.support import eventually
 
@@ -743,6 +744,8 @@ async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, act
     assert found.since == now.updated_at
     assert (found.next_at is None) == (now.wake_at is None or code == "no_deadline"), "when the machine acts itself"
     assert await stuck(rig, app) is (code in HELD)
+    if code in HELD:
+        assert await rig.explainer.several([now]) == [await rig.explainer.why(app.saga, app.id)], "as in the list"
 
 
 @pytest.mark.parametrize("situation", [overdue, without_a_broker, in_the_outbox, without_a_worker], ids=_name)
@@ -835,6 +838,22 @@ async def test_what_is_said_agrees_with_the_list_when_what_the_row_says_is_just_
     found = await rig.explainer.why("app", app.id)
     assert (found.blocker, found.next_action) == (reason, "Wait.")
     assert re.match("Step createGitRepo waited for .*; that is over", found.sentence)
+
+
+async def test_many_are_explained_by_as_few_statements_as_one(rig: Rig) -> None:
+    queue_of(rig, 31, 0)
+    apps = [await rig.begin(f"app-{n}") for n in range(20)]
+    await rig.outbox_empty()
+    await ask(rig, apps[0], SagaAction.PAUSE)
+    rows = [await rig.now(app) for app in apps]
+    await rig.explainer.several(rows)
+    with watched(rig.database) as sent:
+        assert {found.blocker for found in await rig.explainer.several(rows[1:]) if found} == {"no_consumer"}
+    assert len(sent) == 2
+    gone = replace(rows[0], id=4711)
+    paused_one, missing = await rig.explainer.several([rows[0], gone])
+    assert paused_one is not None
+    assert (paused_one.blocker, missing) == ("paused", None)
 
 
 async def test_what_its_worker_has_begun_waits_for_no_other(rig: Rig) -> None:
