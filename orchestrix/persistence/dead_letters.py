@@ -146,6 +146,13 @@ async def about(connection: Connection, saga: str, queues: Sequence[str], limit:
     return [(row.instance_id, row.queue, row.id) for row in found]
 
 
+async def sagas(connection: Connection) -> set[str]:
+    """The sagas whose instances are named by open dead letters."""
+    table = dead_letters.c
+    query = select(table.saga).where(table.redriven_at.is_(None), table.instance_id.is_not(None)).distinct()
+    return {saga for saga in (await connection.execute(query)).scalars() if saga is not None}
+
+
 async def owners(connection: Connection, instances: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
     """Those of these (saga, instance) that open dead letters name."""
     if not instances:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from orchestrix.api.dependencies import Explanation
-from orchestrix.api.instances.merged import behind, encode, rank, step_of
+from orchestrix.api.instances.merged import PAIRS, behind, encode, rank, step_of
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.query import Paging
 from orchestrix.api.stuck.models import StuckBody, StuckPage
-from orchestrix.persistence.sagas.instances import InstanceFilter
 from orchestrix.saga.state import Instance
 
 ORDER: Final = "-createdAt of all"
-SORT: Final = "-createdAt"
 
 operations = Operations("control")
 
@@ -25,13 +23,11 @@ async def list_stuck(call: Call, query: Paging) -> StuckPage:
     Over all sagas that this node knows, the newest first: what waits for an operator, for the broker or for workers
     that do not run, or is overdue; each with the reason and what helps.
     """
-    limit, wanted = query.limit, InstanceFilter(stuck=True)
+    limit, catalog = query.limit, call.context.catalog
     after = behind(ORDER, query.cursor, newest_first=True)
-    found: list[Instance] = []
-    for name in sorted({saga.name for saga in call.context.catalog}):
-        saga = call.context.catalog.saga(name)
-        assert saga is not None, "the catalogue has it"
-        found += await call.context.stuck.page(saga, wanted, SORT, limit + 1, after[rank(name)])
+    sagas = [catalog.saga(name) for name in sorted({saga.name for saga in catalog})]
+    known = [saga for saga in sagas if saga is not None]
+    found = await call.context.stuck.newest(known, limit + 1, dict(zip(PAIRS, after, strict=True)))
     found.sort(key=lambda one: (one.created_at, -rank(one.saga), one.id), reverse=True)
     reasons = await call.context.explainer.several(found[:limit])
     items = [_explained(call, one, why) for one, why in zip(found[:limit], reasons, strict=True)]
