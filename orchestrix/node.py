@@ -128,7 +128,7 @@ class Node:
     async def resign(self) -> None:
         """Lets another node lead, so that the cluster does not wait for the end of this one.
 
-        The node of a `single_process` counts as stopping from now on. It keeps its jobs, which no other node could take.
+        The node of a `single_process` counts as stopping from now on. It keeps its jobs: no other node could take them.
         """
         coordinator = self.cluster.coordinator
         if coordinator is None:

@@ -24,6 +24,7 @@ from orchestrix.persistence.engine import Database
 from orchestrix.registry.services import ExecutorRegistry
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.state import Instance
 from orchestrix.schedules.service import ScheduleService
 
 
@@ -71,6 +72,9 @@ class Explainer(Protocol):
 
     async def why(self, saga: str, id: int) -> Explanation:
         """Raises `NotFound` and `Unavailable`."""
+
+    async def several(self, found: Sequence[Instance]) -> Sequence[Explanation | None]:
+        """The same of each of these stuck instances; None for one that is gone by now. Raises `Unavailable`."""
 
 
 class Redispatcher(Protocol):

@@ -16,7 +16,7 @@ from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.commands import NEVER, PendingCommand, expected, pending_command
 from orchestrix.saga.definition import Saga
-from orchestrix.saga.state import Instance
+from orchestrix.saga.state import JOB, PAUSED, Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +86,10 @@ class SagaFacts:
         if here is None:
             return f"step {self.instance.progress.awaited}" if self.instance.progress.awaited else self.instance.state
         return f"the undo of step {here.step.name}" if here.undoes else f"step {here.step.name}"
+
+
+def row_says_all(one: Instance) -> bool:
+    """Whether the row of a stuck instance shows all but its outbox row, its dead letters and its queues."""
+    if one.blocker is not None:
+        return one.blocker != PAUSED
+    return one.live and one.wake_reason != JOB and one.wake_at is not None and one.wake_at < NEVER

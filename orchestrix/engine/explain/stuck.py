@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -21,12 +21,13 @@ from orchestrix.persistence.jobs import blocked_job_steps
 from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs
 from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.instances import After, InstanceFilter
-from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
 from orchestrix.persistence.sagas.stuck_filter import WORKER_WAIT_REASONS, ExternalBlockers
 from orchestrix.saga.commands import expected
 from orchestrix.saga.definition import COMPENSATING, STEP_FAILED, Compensation, Order, Saga, Step
 from orchestrix.saga.state import Instance
 
+OVERDUE_AFTER: Final = timedelta(seconds=OVERDUE_AFTER_S)
 UNUSABLE_ANSWERS_LIMIT: Final = 1000
 """How many of the last unusable answers are read."""
 CRASHED_COMMANDS_LIMIT: Final = 200
@@ -57,6 +58,38 @@ class StuckSagas:
             filters = replace(filters, blockers=replace(blockers, states=self._waiting_for_broker(saga)))
             return await instances.page(connection, saga_tables_of(saga.name), saga.name, filters, sort, limit, after)
 
+    async def newest(
+        self, sagas: Sequence[Saga], limit: int, after: Mapping[SagaTables, After | None]
+    ) -> list[Instance]:
+        """Up to `limit` stuck instances of these sagas from each pair of tables, the newest first, behind `after`.
+
+        The number of statements depends neither on that of the instances nor on that of the sagas without jobs.
+        """
+        empty = {saga.name: await self._empty_job_queues(saga) for saga in sagas}
+        async with self._database.read() as connection:
+            answered, late = await dead_letters.sagas(connection), connection.now() - OVERDUE_AFTER
+            blockers: dict[SagaTables, dict[str, ExternalBlockers]] = {pair: {} for pair in after}
+            crashed = {
+                one
+                for pair in after
+                for one in await redelivered_commands.waited_for(connection, pair, CRASHED_COMMANDS_LIMIT)
+            }
+            for saga in sagas:
+                known = {id for name, id in crashed if name == saga.name}
+                if saga.name in answered:
+                    known |= await _unusable_answers(connection, saga)
+                blockers[saga_tables_of(saga.name)][saga.name] = ExternalBlockers(
+                    states=self._waiting_for_broker(saga),
+                    ids=sorted(known),
+                    overdue=late,
+                    unserved_jobs=await _unserved_jobs(connection, saga, self._silent, empty[saga.name]),
+                )
+            pages = [
+                await instances.newest_stuck(connection, pair, blockers[pair], limit, start)
+                for pair, start in after.items()
+            ]
+        return [one for page in pages for one in page]
+
     async def _empty_job_queues(self, saga: Saga) -> list[str]:
         jobs = {
             dispatch_queue(order.job.queue): order.job.queue for order in _all_orders(saga) if order.job is not None
@@ -71,9 +104,10 @@ class StuckSagas:
 async def _known(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> ExternalBlockers:
     """What the database knows of that blocks instances: unusable answers, commands with which workers die, overdue
     timers, jobs without worker."""
-    pair, before = saga_tables_of(saga.name), connection.now() - timedelta(seconds=OVERDUE_AFTER_S)
+    pair, before = saga_tables_of(saga.name), connection.now() - OVERDUE_AFTER
     found = await _unusable_answers(connection, saga)
-    found.update(await redelivered_commands.waited_for(connection, pair, saga.name, CRASHED_COMMANDS_LIMIT))
+    crashed = await redelivered_commands.waited_for(connection, pair, CRASHED_COMMANDS_LIMIT)
+    found.update(id for name, id in crashed if name == saga.name)
     late = await instances.overdue(connection, pair, saga.name, OVERDUE_AFTER_S, NAMED_INSTANCES_LIMIT + 1)
     unserved_jobs = await _unserved_jobs(connection, saga, silent, empty)
     held = (

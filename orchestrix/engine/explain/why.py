@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from orchestrix.broker.port import Broker
-from orchestrix.engine.broker_status import BrokerStatus, needed
+from orchestrix.engine.broker_status import COUNT_TTL_S, BrokerStatus, needed
 from orchestrix.engine.explain import worker_crash
 from orchestrix.engine.explain.explanation import SagaExplanation
-from orchestrix.engine.explain.facts import SagaFacts
+from orchestrix.engine.explain.facts import SagaFacts, row_says_all
 from orchestrix.engine.explain.job import describe, work_of
 from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, done_by, end_of, wait_of
 from orchestrix.engine.explain.pause import by_blocker, in_flight_note
@@ -19,10 +19,12 @@ from orchestrix.engine.explain.step_failure import failure_of
 from orchestrix.engine.explain.unusable_answer import unusable_answer
 from orchestrix.engine.explain.workers import queued_behind_others, without_action
 from orchestrix.errors import NotFound
-from orchestrix.persistence import outbox
+from orchestrix.persistence import dead_letters, outbox
 from orchestrix.persistence.engine import Connection, Database
+from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.persistence.sagas.saga_tables import APPS, saga_tables_of
 from orchestrix.quantities import duration
 from orchestrix.saga.actions.control import allowed
@@ -87,6 +89,43 @@ class SagaExplainer:
         problem, now, phase = self._broker_status.problem, self._database.now(), self._phase()
         facts = SagaFacts(known, found, now, unsent, problem, queues, action, dead_letter, job, phase, ending, suspect)
         return explain(replace(facts, failure=failure))
+
+    async def several(self, found: Sequence[Instance]) -> list[SagaExplanation | None]:
+        """Why each of these stuck instances waits, which were just read; None for one that is gone by now.
+
+        Most rows say it themselves: a few statements are enough for all of them. The others are looked up as by `why`.
+        Raises `Unavailable`.
+        """
+        async with self._database.read() as connection:
+            await self._reader.read_missing(connection, sorted({(one.saga, one.definition_version) for one in found}))
+            commands = sorted({one.command_id for one in found if one.command_id is not None})
+            unsent = await outbox.several(connection, commands)
+            suspects = await redelivered_commands.several(connection, commands)
+            answered = await dead_letters.owners(connection, {(one.saga, one.id) for one in found})
+        return [
+            await (
+                self._by_row(one, unsent.get(one.command_id or ""), suspects.get(one.command_id or ""))
+                if row_says_all(one) and (one.saga, one.id) not in answered
+                else self._looked_up(one)
+            )
+            for one in found
+        ]
+
+    async def _by_row(
+        self, one: Instance, unsent: OutboxRow | None, suspect: RedeliveryRecord | None
+    ) -> SagaExplanation:
+        known = self._catalog.of(one)
+        if known is None:
+            return _unknown_version(one)
+        queues = await self._broker_status.counts(needed(known, one), max_age_s=COUNT_TTL_S)
+        problem, now = self._broker_status.problem, self._database.now()
+        return explain(SagaFacts(known, one, now, unsent, problem, queues, phase=self._phase(), suspect=suspect))
+
+    async def _looked_up(self, one: Instance) -> SagaExplanation | None:
+        try:
+            return await self.why(one.saga, one.id)
+        except NotFound:
+            return None
 
     async def _version_of(self, connection: Connection, found: Instance) -> Saga | None:
         await self._reader.read_missing(connection, [(found.saga, found.definition_version)])

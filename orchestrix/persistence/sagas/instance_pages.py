@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -117,6 +117,19 @@ async def queries(
                 pair, by, rows, _among_first(connection, pair, saga, filters, by, limit, LONG_SCAN_ROWS), limit
             )
     yield _joined(pair, by, rows, _by_name(connection, pair, saga, filters, by, limit), limit)
+
+
+def stuck_of_all(
+    connection: Connection,
+    pair: SagaTables,
+    filters: Mapping[str, InstanceFilter],
+    by: InstanceOrder,
+    rows: Select[Any],
+    limit: int,
+) -> Select[Any]:
+    """The first of `rows` that are stuck and fit the filter of their saga, of all these sagas by one query."""
+    each = [_stuck_by_state(connection, pair, saga, filters[saga], by, rows, limit) for saga in sorted(filters)]
+    return _first_of(by, each, limit)
 
 
 def _joined(pair: SagaTables, by: InstanceOrder, rows: Select[Any], found: Select[Any], limit: int) -> Select[Any]:

@@ -214,6 +214,33 @@ async def test_what_is_held_up_from_outside_is_stuck_too(database: Database, of:
     assert set(found) == others
 
 
+async def test_the_newest_stuck_of_several_sagas_are_found_at_once(database: Database) -> None:
+    other = await some(database, 4, INSTANCES, "other")
+    order = await some(database, 4, INSTANCES, "order")
+    await some(database, 2, INSTANCES, "unknown")
+    named, by_state, late = other[0].id, stepped(order[1], state="REGISTERING"), database.now() - timedelta(minutes=1)
+    async with database.begin() as tx:
+        held = stepped(order[0], blocker="paused", wake_at=None, wake_reason=None)
+        unread = stepped(other[1], hindered_by="no_consumer")
+        overdue = [
+            stepped(one, wake_at=late, hindered_by=by) for one, by in ((order[2], "no_consumer"), (other[2], None))
+        ]
+        await instances.update(tx, INSTANCES, [(1, one) for one in (held, unread, by_state, *overdue)])
+    before = late + timedelta(seconds=1)
+    blockers = {
+        "order": ExternalBlockers(["REGISTERING"], overdue=before),
+        "other": ExternalBlockers(ids=[named], overdue=before),
+    }
+    expected = sorted([*order[:3], *other[:3]], key=lambda one: (one.created_at, one.id), reverse=True)
+    async with database.read() as connection:
+        found = await instances.newest_stuck(connection, INSTANCES, blockers, 10, None)
+        assert [one.id for one in found] == [one.id for one in expected]
+        after = found[1].created_at, found[1].id
+        rest = await instances.newest_stuck(connection, INSTANCES, blockers, 3, after)
+        assert rest == found[2:5]
+        assert await instances.newest_stuck(connection, INSTANCES, {}, 3, None) == []
+
+
 LATE = timedelta(seconds=15)
 
 

@@ -300,6 +300,7 @@ async def test_dead_letters_are_found_by_index(database: Database) -> None:
         lambda tx: dead_letters.of_instance(tx, "app", 1),
         lambda tx: dead_letters.about(tx, "app", ["q1", "q2"], 5),
         lambda tx: dead_letters.several(tx, ids),
+        lambda tx: dead_letters.owners(tx, [("app", 1), ("app", 2)]),
         lambda tx: dead_letters.record(tx, [replace(letters[-1], died_at=DIED)]),
         lambda tx: dead_letters.redriven(tx, ids, DIED),
         lambda tx: dead_letters.drop(tx, ids),

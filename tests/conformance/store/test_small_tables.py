@@ -236,6 +236,9 @@ async def test_who_waits_for_a_command_that_has_crashed_workers(database: Databa
     async with database.begin() as tx:
         await tx.execute(hold)
     async with database.read() as connection:
-        assert await redelivered_commands.waited_for(connection, APPS, "app", 10) == [waiting.id]
-        assert await redelivered_commands.waited_for(connection, APPS, "app", 0) == []
-        assert await redelivered_commands.waited_for(connection, INSTANCES, "order", 10) == []
+        assert await redelivered_commands.waited_for(connection, APPS, 10) == [("app", waiting.id)]
+        assert await redelivered_commands.waited_for(connection, APPS, 0) == []
+        assert await redelivered_commands.waited_for(connection, INSTANCES, 10) == []
+        several = await redelivered_commands.several(connection, [str(waiting.command_id), "none"])
+        assert [one.instance_id for one in several.values()] == [waiting.id]
+        assert await redelivered_commands.several(connection, []) == {}

@@ -202,6 +202,10 @@ class FakeExplainer:
             raise NotFound(f"there is no {saga} {id}")
         return self.known[saga, id]
 
+    async def several(self, found: Sequence[Instance]) -> list[Because | None]:
+        """The reasons that are known."""
+        return [self.known.get((one.saga, one.id)) for one in found]
+
 
 class FakeRedispatcher:
     """Keeps what it is asked."""

@@ -27,12 +27,15 @@ from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.instance_pages import InstanceFilter, sort_value
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
-from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
+from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
 from orchestrix.saga.versions.migration import marked
 from sagas.app_provisioning import APP_PROVISIONING as APP
 from tests.architecture.source import PRODUCT, modules
+from tests.conformance.store.build import some
+from tests.conformance.store.plans import watched
 from tests.integration.orchestration.rig import CATALOG, Rig
 from tests.support import eventually
 
@@ -829,6 +832,8 @@ async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, act
     assert found.since == now.updated_at
     assert (found.next_at is None) == (now.wake_at is None or code == "no_deadline"), "when the machine acts itself"
     assert await stuck(rig, app) is (code in HELD)
+    if code in HELD:
+        assert await rig.explainer.several([now]) == [await rig.explainer.why(app.saga, app.id)], "as in the list"
 
 
 @pytest.mark.parametrize("situation", [overdue, without_a_broker, in_the_outbox, without_a_worker], ids=_name)
@@ -921,6 +926,46 @@ async def test_what_is_said_agrees_with_the_list_when_what_the_row_says_is_just_
     found = await rig.explainer.why("app", app.id)
     assert (found.blocker, found.next_action) == (reason, "Wait.")
     assert re.match("Step createGitRepo waited for .*; that is over", found.sentence)
+
+
+async def test_many_are_explained_by_as_few_statements_as_one(rig: Rig) -> None:
+    queue_of(rig, 31, 0)
+    apps = [await rig.begin(f"app-{n}") for n in range(20)]
+    await rig.outbox_empty()
+    await ask(rig, apps[0], SagaAction.PAUSE)
+    rows = [await rig.now(app) for app in apps]
+    await rig.explainer.several(rows)
+    with watched(rig.database) as sent:
+        assert {found.blocker for found in await rig.explainer.several(rows[1:]) if found} == {"no_consumer"}
+    assert len(sent) == 2
+    gone = replace(rows[0], id=4711)
+    paused_one, missing = await rig.explainer.several([rows[0], gone])
+    assert paused_one is not None
+    assert (paused_one.blocker, missing) == ("paused", None)
+
+
+@pytest.mark.parametrize("count", [2, 20_000])
+async def test_the_stuck_of_all_sagas_are_found_by_as_few_statements_as_there_are_tables(rig: Rig, count: int) -> None:
+    """One for each pair of tables, and one for the dead letters."""
+    queue_of(rig, 31, 0)
+    await some(rig.database, count)
+    late, own = await rig.begin("late"), await rig.begin("own", saga="calm")
+    await rig.outbox_empty()
+    await change(rig, late, f"wake_at = '{ago(rig, 40)}', hindered_by = NULL")
+    await rig.check_consumers()
+    names = sorted({saga.name for saga in CATALOG})
+    sagas = [saga for name in names if (saga := CATALOG.saga(name)) is not None and not _has_jobs(saga)]
+    assert len(sagas) > 2
+    with watched(rig.database) as sent:
+        found = await rig.stuck.newest(sagas, 5, {APPS: None, INSTANCES: None})
+    assert len(sent) == 3
+    assert [(one.saga, one.key) for one in (found[0], found[-1])] == [("app", "late"), ("calm", own.key)]
+    assert {one.hindered_by for one in found} == {"no_consumer"}
+    assert len(found) == min(5, count + 1) + 1
+
+
+def _has_jobs(saga: Saga) -> bool:
+    return any(step.job is not None for step in saga.steps)
 
 
 async def test_what_its_worker_has_begun_waits_for_no_other(rig: Rig) -> None:
