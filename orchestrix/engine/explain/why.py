@@ -93,7 +93,7 @@ class SagaExplainer:
     async def several(self, found: Sequence[Instance]) -> list[SagaExplanation | None]:
         """Why each of these stuck instances waits, which were just read; None for one that is gone by now.
 
-        Most rows say it themselves: a few statements are enough for all of them. The others are looked up as by `why`.
+        Most rows say it themselves: a few statements are enough for all of them. The others are read as by `why`.
         Raises `Unavailable`.
         """
         async with self._database.read() as connection:
@@ -106,7 +106,7 @@ class SagaExplainer:
             await (
                 self._by_row(one, unsent.get(one.command_id or ""), suspects.get(one.command_id or ""))
                 if row_says_all(one) and (one.saga, one.id) not in answered
-                else self._looked_up(one)
+                else self._why_or_none(one)
             )
             for one in found
         ]
@@ -121,7 +121,7 @@ class SagaExplainer:
         problem, now = self._broker_status.problem, self._database.now()
         return explain(SagaFacts(known, one, now, unsent, problem, queues, phase=self._phase(), suspect=suspect))
 
-    async def _looked_up(self, one: Instance) -> SagaExplanation | None:
+    async def _why_or_none(self, one: Instance) -> SagaExplanation | None:
         try:
             return await self.why(one.saga, one.id)
         except NotFound:
