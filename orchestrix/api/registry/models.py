@@ -217,8 +217,7 @@ class RouteBody(BaseModel):
     key: str = Field(
         "",
         max_length=LONGEST_KEY,
-        description="What CONSISTENT_HASH keeps together, by default a job's id.",
-        json_schema_extra={"pattern": patterns.VISIBLE},
+        description="What CONSISTENT_HASH keeps together: the same key, the same executor. A job's is by default its id.",
     )
     address: Address | None = Field(None, description="For ADDRESS: which one.")
     count: Annotated[int, Field(ge=1, le=MOST_PICKS), INTEGRAL] | None = Field(
