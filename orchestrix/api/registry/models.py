@@ -26,7 +26,10 @@ LONGEST_KEY: Final = 500
 
 def address(text: str) -> str:
     """An executor's address in its normal form. Raises `ValueError` that says what to write."""
-    return str(parse_address(text))
+    try:
+        return str(parse_address(text))
+    except ValueError as wrong:
+        raise ValueError(f"cannot be read: {wrong}") from None
 
 
 Address = Annotated[
