@@ -18,7 +18,7 @@ APP: Final = "app"
 MAX_ID: Final = 2**53 - 1
 _ID: Final = "id:"
 _NAME: Final = "name:"
-_KINDS: Final = {"name": "schedule"}
+_KINDS: Final = {"name": "schedule", "app": "group"}
 
 
 def on_instance(arguments: argparse.Namespace, api: ApiClient, template: str, ask: Callable[[str], Answer]) -> Answer:

@@ -33,6 +33,12 @@ _STATE_COLOURS = {
     "DRAINING": YELLOW,
     "SILENT": RED,
     "DEAD": RED,
+    "HEALTHY": GREEN,
+    "GRACE_30": YELLOW,
+    "GRACE_60": YELLOW,
+    "GRACE_90": RED,
+    "DEREGISTERING": YELLOW,
+    "REMOVED": RED,
 }
 
 

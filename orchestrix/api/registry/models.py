@@ -28,7 +28,10 @@ NULL: Final = {"type": "null"}
 
 def address(text: str) -> str:
     """An executor's address in its normal form. Raises `ValueError` that says what to write."""
-    return str(parse_address(text))
+    try:
+        return str(parse_address(text))
+    except ValueError as wrong:
+        raise ValueError(f"cannot be read: {wrong}") from None
 
 
 Address = Annotated[

@@ -19,6 +19,7 @@ from orchestrix.cli.banner import database as shown
 from orchestrix.cli.doctor import database as database_checks
 from orchestrix.cli.doctor.jobs import examined, facts
 from orchestrix.cli.doctor.queues import command_workers, dead_letters, deaths, queues, timeout_bursts
+from orchestrix.cli.doctor.registry import registry
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
 from orchestrix.cli.doctor.rights import names_refused, rights
 from orchestrix.cli.doctor.stuck import stuck
@@ -149,7 +150,14 @@ async def _database(settings: Settings, folder: Path) -> list[CheckResult]:
         if schema.status == FAIL:
             return [CheckResult(OK, "database", shown(url)), schema]
         found = [await database_checks.writes(database, shown(url)), schema]
-        for check in (database_checks.clock_of, database_checks.copy_of, timeout_bursts, dead_letters, deaths):
+        for check in (
+            database_checks.clock_of,
+            database_checks.copy_of,
+            timeout_bursts,
+            dead_letters,
+            deaths,
+            registry,
+        ):
             found += await check(database)
         return found
     finally:

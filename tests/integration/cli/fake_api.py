@@ -130,6 +130,9 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
         def do_PATCH(self) -> None:
             self._answer()
 
+        def do_PUT(self) -> None:
+            self._answer()
+
         def do_DELETE(self) -> None:
             self._answer()
 

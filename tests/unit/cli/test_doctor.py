@@ -21,6 +21,7 @@ from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.doctor import command, queues, rabbitmq_management
 from orchestrix.cli.doctor.jobs import JobFacts
 from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
+from orchestrix.cli.doctor.registry import registry
 from orchestrix.cli.doctor.result import WARN, CheckResult
 from orchestrix.errors import ConfigError, Contention, NotFound, SchemaMismatch, Unavailable
 from orchestrix.persistence.cluster import nodes
@@ -29,6 +30,8 @@ from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
 from orchestrix.persistence.dialects.port import FULL, LOCKED
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs.job_queues import FailedJob
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.persistence.sagas.command_queues import TimeoutBurst
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.catalog import Catalog
@@ -126,6 +129,9 @@ class Parts:
     versions: list[CheckResult] = field(default_factory=list)
     descriptors: DescriptorUsage | None = None
     workers: dict[str, str] = field(default_factory=dict)
+    executors: dict[str, int] = field(default_factory=dict)
+    """How many are registered, by app."""
+    groups: list[str] = field(default_factory=list)
     health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
     answers: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     """What the API answers at other paths, by its query."""
@@ -173,6 +179,12 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     async def command_workers(_: FakeDatabase) -> dict[str, str]:
         return found.workers
 
+    async def executors(_: FakeDatabase) -> dict[str, int]:
+        return found.executors
+
+    async def made_groups(_: FakeDatabase) -> list[SimpleNamespace]:
+        return [SimpleNamespace(app_name=app) for app in found.groups]
+
     async def try_once(database: FakeDatabase, name: str) -> None:
         if database.refuses is not None:
             raise database.refuses
@@ -195,6 +207,8 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr(command, "versions", versions)
     monkeypatch.setattr(rabbitmq_management, "descriptors", lambda url: found.descriptors)
     monkeypatch.setattr("orchestrix.persistence.schema.migrator.check", drift)
+    monkeypatch.setattr("orchestrix.persistence.registry.registrations.counts", executors)
+    monkeypatch.setattr("orchestrix.persistence.registry.groups.listed", made_groups)
     monkeypatch.setattr("orchestrix.persistence.dead_letters.page", page)
     monkeypatch.setattr("orchestrix.persistence.sagas.command_queues.recent_bursts", waves)
     monkeypatch.setattr("orchestrix.persistence.sagas.redelivered_commands.page", suspects)
@@ -572,6 +586,36 @@ def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: 
         "1 queue of a job that has ended is still there (of 4 checked), as orchestrix.job.j-2.logs",
     ]
     assert list(found.values())[1] == "start reports"
+
+
+def test_apps_with_too_many_executors_and_executors_without_a_group(shell: Shell, parts: Parts) -> None:
+    parts.executors = {"full": 900, "shop": 899, "a b": 1, "crowd": 1000}
+    parts.groups = ["full", "shop", "crowd", "quiet"]
+    found = {one.detail: (one.status, one.fix) for one in checks(shell, 0)["registry"]}
+    assert found == {
+        "app a b: 1 executor registered, but no group, so that no job is routed there": (
+            "warn", "orchestrix registry set 'a b' --auto"
+        ),
+        "app crowd: 1,000 executors, and more than 1,000 are refused": (
+            "warn", "stop some, or divide them among several apps"
+        ),
+        "app full: 900 executors, and more than 1,000 are refused": (
+            "warn", "stop some, or divide them among several apps"
+        ),
+    }  # fmt: skip
+
+
+async def test_executors_are_counted_in_the_database(sqlite_url: str) -> None:
+    templates.upgraded(sqlite_url)
+    database = Database(sqlite_url)
+    beats = [Heartbeat(app, f"http://10.0.0.{n}:9999") for app in ("shop", "stray") for n in (7, 8)]
+    async with database.begin() as tx:
+        await registrations.record(tx, beats, tx.now())
+        await groups.set_addresses(tx, "shop", None, tx.now())
+    found = await registry(database)
+    await database.close()
+    assert [(one.status, one.fix) for one in found] == [(WARN, "orchestrix registry set stray --auto")]
+    assert found[0].detail.startswith("app stray: 2 executors registered")
 
 
 def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:
