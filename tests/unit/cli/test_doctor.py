@@ -215,6 +215,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr(ApiClient, "get", get)
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
+    shell.set(ORCHESTRIX_RESOURCES="")  # to build an API costs more than all else
     return found
 
 
@@ -229,7 +230,8 @@ def checks(shell: Shell, code: int) -> dict[str, list[SimpleNamespace]]:
     return found
 
 
-def test_all_is_well(shell: Shell, parts: Parts) -> None:
+def test_all_is_well(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCHESTRIX_RESOURCES")
     answer = shell("doctor")
     assert answer.code == 0
     lines = [line.split()[:2] for line in answer.out.splitlines()]
@@ -280,6 +282,7 @@ def test_resources_that_cannot_be_served_are_told_once(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_sick_api", raising=False)
+    monkeypatch.delenv("ORCHESTRIX_RESOURCES")
     monkeypatch.setattr(sys.modules["orchestrix.bootstrap"], "load_catalog", load_catalog)
     found = checks(shell, 1)
     assert {what for what, told in found.items() if told[0].status == "fail"} == {"resources"}
