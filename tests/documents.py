@@ -23,7 +23,7 @@ _TYPES: Final = {
     "UtcTime": "timestamp",
     "BigInteger": "bigint",
     "Integer": "integer",
-    "Float": "double",
+    "Double": "double",
     "LargeBinary": "blob",
     "Json": "json",
     "String": "varchar",
