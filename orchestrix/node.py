@@ -128,12 +128,12 @@ class Node:
     async def resign(self) -> None:
         """Lets another node lead, so that the cluster does not wait for the end of this one.
 
-        A node that is `alone` counts as stopping from now on. It keeps its jobs, which no other node could take.
+        The node of a `single_process` counts as stopping from now on. It keeps its jobs: no other node could take them.
         """
         coordinator = self.cluster.coordinator
         if coordinator is None:
             return
-        if self.context.alone:
+        if self.context.single_process:
             coordinator.drain()
         await coordinator.resign()
 
@@ -150,7 +150,7 @@ class Node:
 
 
 def open_node(
-    settings: Settings, roles: frozenset[str], broker_url: str | Callable[[], str], *, alone: bool = False
+    settings: Settings, roles: frozenset[str], broker_url: str | Callable[[], str], *, single_process: bool = False
 ) -> Node:
     """A node over the database of `settings` and the broker at `broker_url`; nothing is connected yet.
 
@@ -166,7 +166,7 @@ def open_node(
         roles=roles,
         catalog=catalog,
         name=name,
-        single_process=alone,
+        single_process=single_process,
         links=ClusterLinks(membership_database(settings, database, roles), partial(open_broker, broker_url)),
     )
 
@@ -239,7 +239,7 @@ def _relay(node: NodeContext, refused: Sequence[RefusedRowRule]) -> OutboxRelay:
 def _phase(node: NodeContext, health: Health) -> str | None:
     """The phase of this node for explanations, if it starts or stops: others' workers do not stop with it."""
     phase = health.phase
-    return phase if node.alone or phase == "starting" else None
+    return phase if node.single_process or phase == "starting" else None
 
 
 def _work(

@@ -81,6 +81,7 @@ def application(node: Node) -> FastAPI:
             dead_letters=node.dead_letters.service,
             submitter=node.jobs.submitter,
             canceller=node.jobs.canceller,
+            retrier=node.jobs.retrier,
             job_watch=node.jobs.notifiers.changes,
             drainer=node.cluster.drainer,
             timetable=node.schedules,

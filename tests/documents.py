@@ -23,6 +23,7 @@ _TYPES: Final = {
     "UtcTime": "timestamp",
     "BigInteger": "bigint",
     "Integer": "integer",
+    "Double": "double",
     "LargeBinary": "blob",
     "Json": "json",
     "String": "varchar",

@@ -27,6 +27,7 @@ TOGETHER: Final = {
         "tests/integration/cli/test_hard_times.py",
         "tests/integration/cli/test_process.py::test_dev_",
         "tests/integration/cli/test_workers_seen.py",
+        "tests/integration/jobs/test_retry_in_dev.py",
     ),
     # Three upgraded databases are theirs.
     "crash points": ("tests/fault/test_crash_points.py",),
@@ -53,6 +54,8 @@ WAITING: Final = (
 )
 """So begin the ids of tests that mostly wait, for processes, servers and times. All processes but one run these as long
 as there are any; that one keeps the processor busy meanwhile."""
+BUSIEST: Final = ("tests/simulation/",)
+"""So begin the ids of tests that do not wait and take longest, the longest first: what begins last should be short."""
 
 
 PROCESSORS: Final = max(2, os.cpu_count() or 1)
@@ -72,10 +75,11 @@ def waits(scope: str) -> bool:
 
 
 def ordered(queue: Iterable[str]) -> list[str]:
-    """The queue with two ends: those that wait are taken from its beginning, all others from its end."""
+    """The queue with two ends: those that wait are taken from the beginning, others from the end; the longest first."""
     scopes = list(queue)
     waiting = sorted(filter(waits, scopes), key=lambda scope: (*LONGEST, scope).index(scope))
-    return [*waiting, *[scope for scope in reversed(scopes) if not waits(scope)]]
+    doing = sorted((scope for scope in scopes if not waits(scope)), key=lambda scope: not scope.startswith(BUSIEST))
+    return [*waiting, *reversed(doing)]
 
 
 def from_the_end(others: Collection[Iterable[str]]) -> bool:
@@ -84,7 +88,7 @@ def from_the_end(others: Collection[Iterable[str]]) -> bool:
 
 
 def crowds(others: Collection[Iterable[str]], processors: int) -> bool:
-    """Whether a process that takes what does not wait is one too many, beside those that have no others."""
+    """Whether a process that takes what does not wait is one too many, beside those that go on and have no others."""
     return len([scopes for scopes in others if scopes and not any(map(waits, scopes))]) >= processors
 
 
@@ -129,10 +133,12 @@ class Together(LoadScopeScheduling):
         if not self._in_order:
             self.workqueue = OrderedDict((scope, self.workqueue[scope]) for scope in ordered(self.workqueue))
             self._in_order = True
-        others = [work for other, work in self.assigned_work.items() if other is not node]
-        if not waits(next(iter(self.workqueue))) and crowds(others, PROCESSORS):
+        going_on = [other for other in self.nodes if other is not node and not other.shutting_down]
+        others = [self.assigned_work[other] for other in going_on]
+        nobody_waits = not waits(next(iter(self.workqueue)))
+        if nobody_waits and crowds(others, PROCESSORS):
             node.shutdown()
             return
-        scope, work = self.workqueue.popitem(last=from_the_end(others))
+        scope, work = self.workqueue.popitem(last=nobody_waits or from_the_end(others))
         self.assigned_work[node][scope] = work
         node.send_runtest_some([self._places[test] for test, done in work.items() if not done])

@@ -102,7 +102,7 @@ class Reader:
     def __init__(self, names: Definition) -> None:
         self.names = names
         self.paused = False
-        self.deferred: tuple[str | None, str] | None = None
+        self.deferred: str | None = None
 
     def read(self, row: Any) -> Facts:
         """The facts of the next row."""
@@ -143,8 +143,9 @@ class Reader:
     def _failure(self, kind: str, said: str, row: Any) -> Facts:
         answered = said.startswith(f"{FAILURE_EVENT}: ") or (kind == "step_held" and row.caused_by is not None)
         error = said.removeprefix(f"{FAILURE_EVENT}: ")
-        told_before = self.deferred == (row.caused_by, error)
-        self.deferred = (row.caused_by, error) if kind == "failure_deferred" else None
+        message_key = row.caused_by or error  # not the text where there is an id: each row has cut it elsewhere
+        told_before = self.deferred == message_key
+        self.deferred = message_key if kind == "failure_deferred" else None
         message = FAILURE_EVENT if answered and not told_before else None
         return Facts(kind, self.names.by_state.get(row.from_state), message, _error_type(kind, error), error)
 

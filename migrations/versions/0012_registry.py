@@ -31,7 +31,7 @@ def upgrade() -> None:
         sa.Column("instance", _name(100)),
         sa.Column("state", sa.String(10), nullable=False),
         sa.Column("weight", sa.Integer(), nullable=False),
-        sa.Column("load", sa.Float(53)),
+        sa.Column("load", sa.Double()),
         sa.Column("first_seen", TIME, nullable=False),
         sa.Column("drained_at", TIME),
         sa.UniqueConstraint("registry_group", "registry_key", "registry_value", name="idx_g_k_v"),

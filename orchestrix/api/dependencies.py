@@ -17,12 +17,14 @@ from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import IdempotencyKey, Keyed, Repeated, StartRequest, StartResult
 from orchestrix.jobs.cancellation import JobCanceller
 from orchestrix.jobs.change_notifier import JobChangeNotifier
+from orchestrix.jobs.retry import JobRetrier
 from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.lifecycle import Health
 from orchestrix.persistence.engine import Database
 from orchestrix.registry.services import ExecutorRegistry
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.state import Instance
 from orchestrix.schedules.service import ScheduleService
 
 
@@ -71,6 +73,9 @@ class Explainer(Protocol):
     async def why(self, saga: str, id: int) -> Explanation:
         """Raises `NotFound` and `Unavailable`."""
 
+    async def several(self, found: Sequence[Instance]) -> Sequence[Explanation | None]:
+        """The same of each of these stuck instances; None for one that is gone by now. Raises `Unavailable`."""
+
 
 class Redispatcher(Protocol):
     """Sends again, under its old id, what live sagas have out."""
@@ -105,6 +110,7 @@ class ApiContext:
     dead_letters: DeadLetterService
     submitter: JobSubmitter
     canceller: JobCanceller
+    retrier: JobRetrier
     job_watch: JobChangeNotifier
     drainer: DrainRequester
     timetable: ScheduleService

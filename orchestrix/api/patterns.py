@@ -20,7 +20,12 @@ INTERVAL: Final = (
 """From 1 s on, in whole milliseconds."""
 JITTER: Final = r"^([1-9][0-9]{0,6}ms|[1-9][0-9]{0,3}s?|[1-9][0-9]{0,2}m|([1-9]|1[0-9]|2[0-4])h|1d)$"
 """From 1 ms to 1 day."""
+ADDRESS: Final = (
+    r"^[hH][tT][tT][pP][sS]?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)"
+    r":([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
+)
+"""Scheme, host and port; which hosts there are is more than a pattern can say."""
 DURATION: Final = r"^((60|[1-5]?[0-9])s?|[1-5]?[0-9]{1,4}ms)$"
 """At most 60 s."""
-UNTOLD: Final = frozenset({VISIBLE, NAME, REASON, SPAN, INTERVAL, JITTER, DURATION})
+UNTOLD: Final = frozenset({VISIBLE, NAME, REASON, SPAN, INTERVAL, JITTER, ADDRESS, DURATION})
 """Those that a reader of an error would not understand."""

@@ -108,7 +108,7 @@ def _member(node: NodeContext, links: ClusterLinks, node_id: str, make: MakeWork
         links.database,
         links.connect(f"orchestrix cluster {node_id}", cluster_topology(node_id), heartbeat=LINK_HEARTBEAT_S),
         node.settings.cluster,
-        single_node=node.alone,
+        single_node=node.single_process,
         workload=work.load,
         duties=work.leader_duties,
         draining=draining,

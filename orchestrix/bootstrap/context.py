@@ -39,7 +39,7 @@ class NodeSignals:
 class NodeContext:
     """The settings, connections and signals of one node, whose name is `name`.
 
-    `alone`: the broker lives and dies with this process, so no other node sends again what it has lost.
+    `single_process`: the broker lives and dies with this process, so no other node sends again what it has lost.
     """
 
     name: str
@@ -49,4 +49,4 @@ class NodeContext:
     broker: Broker
     catalog: Catalog
     signals: NodeSignals
-    alone: bool = False
+    single_process: bool = False

@@ -77,7 +77,7 @@ async def development(
     try:
         assert local.database_url is not None
         await migrator.upgrade(local.database_url)
-        node = open_node(local, ROLES, broker.url, alone=True)
+        node = open_node(local, ROLES, broker.url, single_process=True)
         dependencies, reader = node.context, node.engine.definitions
         worker = assemble(
             local,

@@ -69,7 +69,7 @@ def assemble_engine(
     changes = SagaChangeNotifier(database)
     reader = DefinitionStore(database, catalog, node.signals.catalog_grew.set)
     base = EngineBase(relay, jobs, changes, reader)
-    timeout_s = 0.0 if node.alone else TAKEOVER_TIMEOUT_S
+    timeout_s = 0.0 if node.single_process else TAKEOVER_TIMEOUT_S
     moving = _orchestration(node, base) if ORCHESTRATOR in node.roles else None
     expect = moving.timers.expect if moving is not None else _nobody_expects
     batch = node.settings.orchestrator.batch

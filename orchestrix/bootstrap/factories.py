@@ -44,7 +44,7 @@ def open_broker(
     *,
     heartbeat: int = CONNECTION_HEARTBEAT_S,
     log_name: str | None = None,
-) -> Broker:
+) -> AmqpBroker:
     """The broker at `url`; nothing is connected yet. A callable is asked before each connect. See `Connect`.
 
     `log_name` stands for `name` in logs that have the process's id in a field.

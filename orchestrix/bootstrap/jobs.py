@@ -14,6 +14,7 @@ from orchestrix.jobs.change_notifier import JobChangeNotifier
 from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies
 from orchestrix.jobs.leader_notifier import LeaderNotifier
 from orchestrix.jobs.rescue.dead_dispatches import DeadDispatchHandler
+from orchestrix.jobs.retry import JobRetrier
 from orchestrix.jobs.step_jobs import StepJobs
 from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.lifecycle import DrainSignal
@@ -40,6 +41,7 @@ class NodeJobs:
     stops: StopPublisher
     submitter: JobSubmitter
     canceller: JobCanceller
+    retrier: JobRetrier
     steps: StepJobs
 
 
@@ -68,6 +70,7 @@ def assemble_jobs(node: NodeContext, notifiers: JobNotifiers) -> NodeJobs:
         stops,
         JobSubmitter(node.database, due),
         JobCanceller(node.database, stops.publish, on_change, sent, due),
+        JobRetrier(node.database, on_change, due),
         StepJobs(due, stop=stops.publish, sent=sent, on_change=on_change),
     )
 
@@ -92,4 +95,4 @@ def job_coordinator(
         notify_leader=job_due,
         on_job_change=notifiers.changes.notify,
     )
-    return JobCoordinator(node_id, dependencies, single_process=node.alone, draining=drain)
+    return JobCoordinator(node_id, dependencies, single_process=node.single_process, draining=drain)

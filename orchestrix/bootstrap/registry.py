@@ -53,4 +53,4 @@ def _allowed(node: NodeContext) -> AllowList:
             return AllowList.parse(node.settings.registry.allow)
         except ValueError as wrong:
             raise ConfigError(f"{SETTING}: {wrong}") from None
-    return AllowList.loopback() if node.alone else AllowList()
+    return AllowList.loopback() if node.single_process else AllowList()

@@ -13,7 +13,11 @@ GREEN, RED, YELLOW, DIM = "32", "31", "33", "2"
 GAP = 2
 """Columns of the terminal between two of a table."""
 SENTENCES: Final = frozenset({"REASON", "WHY", "ERROR", "WAITING FOR", "DETAIL"})
-"""Heads of the columns that are cut before all others."""
+"""Heads of the columns that are cut before all others, but not below `SENTENCE_COLUMNS`."""
+SENTENCE_COLUMNS = 24
+"""Columns of the terminal that a sentence keeps as long as other cells can be cut."""
+SHORT_COLUMNS = 10
+"""Columns of the terminal up to which a cell is cut last: an age, a number, a state."""
 NARROWEST = 6
 """Columns of the terminal that a cell keeps however narrow that is."""
 _STATE_COLOURS = {
@@ -29,6 +33,12 @@ _STATE_COLOURS = {
     "DRAINING": YELLOW,
     "SILENT": RED,
     "DEAD": RED,
+    "HEALTHY": GREEN,
+    "GRACE_30": YELLOW,
+    "GRACE_60": YELLOW,
+    "GRACE_90": RED,
+    "DEREGISTERING": YELLOW,
+    "REMOVED": RED,
 }
 
 
@@ -84,23 +94,27 @@ def cell(value: Any) -> str:
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | None = None) -> str:
     """Columns two spaces apart, numbers as they come, states in colour.
 
-    What is wider than so many `columns` of the terminal is cut: sentences first, then the widest cells; the first
-    column is whole.
+    What is wider than so many `columns` of the terminal is cut: long sentences first, then the widest cells, then the
+    rest of the sentences; the first column is whole.
     """
     lines = [list(headers), *([cell(value) for value in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(headers))]
     if columns is not None:
         room = columns - GAP * (len(widths) - 1)
-        _narrow(widths, room, [place for place, head in enumerate(headers) if place and head in SENTENCES])
+        sentences = [place for place, head in enumerate(headers) if place and head in SENTENCES]
+        others = [place for place, wide in enumerate(widths) if place not in (0, *sentences) and wide > SHORT_COLUMNS]
+        _narrow(widths, room, sentences, SENTENCE_COLUMNS)
+        _narrow(widths, room, others)
+        _narrow(widths, room, sentences)
         _narrow(widths, room, range(1, len(widths)))
         lines = [[_cut(text, wide) for text, wide in zip(line, widths, strict=True)] for line in lines]
     return "\n".join(_line(line, widths) for line in lines)
 
 
-def _narrow(widths: list[int], room: int, places: Sequence[int]) -> None:
+def _narrow(widths: list[int], room: int, places: Sequence[int], least: int = NARROWEST) -> None:
     while sum(widths) > room and places:
         widest = max(places, key=lambda place: widths[place])
-        if widths[widest] <= NARROWEST:
+        if widths[widest] <= least:
             return
         widths[widest] -= 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 _COMMANDS: Final = {"set-deadline": "deadlines extend", "cancel-deadline": "deadlines cancel"}
@@ -39,5 +40,10 @@ def _part(error: Any) -> str:
 def _in_flags(text: str, flags: Mapping[str, str]) -> str:
     """The same with options instead of the names that begin a clause, and of headers."""
     for name, flag in flags.items():
-        text = re.sub(rf"(^|; ){re.escape(name)}(?=[ :])", lambda found, flag=flag: found[1] + flag, text)  # type: ignore[misc]
+        text = re.sub(rf"(^|; ){re.escape(name)}(?:/(\d+))?(?=[ :])", partial(_in_flag, flag), text)
     return _IF_MATCH.sub(r"use --if-version \1", text).replace("%2B", "+")
+
+
+def _in_flag(flag: str, found: re.Match[str]) -> str:
+    """The option; of one that is given more than once, its number."""
+    return f"{found[1]}{flag}{f' (number {int(found[2]) + 1})' if found[2] else ''}"

@@ -52,6 +52,18 @@ class DiagnosisContext:
     is_empty: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class WaitReason:
+    """What keeps a job from continuing: a code for programs, the cause, and what helps, if anything does."""
+
+    code: str
+    cause: str
+    helps: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.helps}" if self.helps else self.cause
+
+
 def timed_out(job: JobRow) -> AttemptEnding:
     """The ending of an attempt that ran for longer than the job's timeout."""
     if job.timeout_ms is None:
@@ -89,26 +101,37 @@ def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
 def waits_for(job: JobRow, now: datetime, context: DiagnosisContext, problem: str | None = None) -> str | None:
     """What keeps a job from continuing, in a sentence that says what helps; None for one that is as it should be.
 
+    `problem` is as in `wait_reason`.
+    """
+    reason = wait_reason(job, now, context, problem)
+    return None if reason is None else str(reason)
+
+
+def wait_reason(job: JobRow, now: datetime, context: DiagnosisContext, problem: str | None = None) -> WaitReason | None:
+    """What keeps a job from continuing; None for one that is as it should be.
+
     `problem` is why the broker cannot be used, if it cannot: no heartbeat can come then, and no silence counts.
     """
     if not may_wait(job, now, context.limit):
         return None
     if job.wake_at == HELD_WAKE_AT:
-        return "waiting for another run of its schedule to end"
+        return WaitReason("held", "waiting for another run of its schedule to end")
     if problem is not None:
-        return f"RabbitMQ is unreachable ({problem}): restart the broker; no data is lost"
+        return WaitReason("broker_down", f"RabbitMQ is unreachable ({problem})", "restart the broker; no data is lost")
     if context.led_since is None:
-        return f"no leader elected ({_UNLED[job.state]}): start a node with `orchestrix serve`"
+        return WaitReason(
+            "no_leader", f"no leader elected ({_UNLED[job.state]})", "start a node with `orchestrix serve`"
+        )
     led = now - context.led_since
     if job.state == PENDING:
         return _unsent(job, led, context.workers)
     workers = (
-        _workers_unknown(led)
+        WaitReason("leader_is_new", _workers_unknown(led))
         if not context.workers.known and led < _missed(context.limit)
         else _no_worker(job, context.workers)
     )
     if job.state == RUNNING:
-        return _silent_worker(job, now, context, workers)
+        return WaitReason("silent_worker", _silent_worker(job, now, context, str(workers)))
     if not context.workers.known:
         return workers
     if not context.is_read:
@@ -121,15 +144,12 @@ _UNLED: Final = {
     DISPATCHED: "worker heartbeats are not recorded",
     RUNNING: "worker heartbeats are not recorded",
 }
-_UNREAD: Final = "its owner node is gone: wait, another node takes it over"
+_UNREAD: Final = WaitReason("owner_gone", "its owner node is gone", "wait, another node takes it over")
 
 
-def _lost(context: DiagnosisContext) -> str:
-    within = 2 * context.limit
-    return (
-        "no worker has started it and its dispatch is in no queue: a worker may hold it; if it is lost, it is resent "
-        f"within {duration(within)}"
-    )
+def _lost(context: DiagnosisContext) -> WaitReason:
+    helps = f"a worker may hold it; if it is lost, it is resent within {duration(2 * context.limit)}"
+    return WaitReason("lost_dispatch", "no worker has started it and its dispatch is in no queue", helps)
 
 
 def _missed(limit: float) -> timedelta:
@@ -137,15 +157,17 @@ def _missed(limit: float) -> timedelta:
     return timedelta(seconds=limit / 2)
 
 
-def _unsent(job: JobRow, led: timedelta, workers: QueueWorkers) -> str:
+def _unsent(job: JobRow, led: timedelta, workers: QueueWorkers) -> WaitReason:
     if led <= DISPATCH_GRACE:
-        return f"{_begun(led)} and will dispatch it soon"
+        return WaitReason("leader_is_new", f"{_begun(led)} and will dispatch it soon")
     if not workers.known:
         most = "a queue gets only a part of jobs.max_live before workers start its jobs"
-        return f"not dispatched yet: {most}, and {_no_worker(job, workers)}"
-    return (
+        missing = _no_worker(job, workers)
+        return replace(missing, cause=f"not dispatched yet: {most}, and {missing.cause}")
+    return WaitReason(
+        "max_live",
         "not dispatched yet: the limit of open jobs (jobs.max_live) is reached, or that of its queue's jobs not yet "
-        "started, or the leader is late"
+        "started, or the leader is late",
     )
 
 
@@ -187,9 +209,10 @@ def unserved(queue: str, now: datetime, context: DiagnosisContext) -> tuple[str,
     return _served(queue, context.workers)[0], f"orchestrix worker --job-queue {queue}"
 
 
-def _no_worker(job: JobRow, workers: QueueWorkers) -> str:
+def _no_worker(job: JobRow, workers: QueueWorkers) -> WaitReason:
     how, more = _served(job.queue, workers)
-    return f"{how}: start {more} with `orchestrix worker --job-queue {job.queue}`"
+    code = "busy_workers" if workers.known else "no_worker"
+    return WaitReason(code, how, f"start {more} with `orchestrix worker --job-queue {job.queue}`")
 
 
 def _served(queue: str, workers: QueueWorkers) -> tuple[str, str]:

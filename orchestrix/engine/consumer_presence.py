@@ -37,7 +37,7 @@ class ConsumerPresence:
         self._without: set[str] = set()
         self._since: dict[str, datetime] = {}
         self._waiting: dict[str, datetime] = {}
-        self._ready: set[str] = set()
+        self._messages: dict[str, int] = {}
         self._lost_at: dict[str, float] = {}
         self._known: set[str] = set()
         self.checked = WakeSignal()
@@ -92,7 +92,11 @@ class ConsumerPresence:
     def waiting_at(self, command: str) -> datetime | None:
         """When the queue of `command` last had messages that no consumer had taken, which is now where the last check
         found some; None if it never did."""
-        return self._now() if command in self._ready else self._waiting.get(command)
+        return self._now() if self.messages(command) else self._waiting.get(command)
+
+    def messages(self, command: str) -> int:
+        """How many messages the queue of `command` had at the last check; 0 where it could not be checked."""
+        return self._messages.get(command, 0)
 
     def answers_since(self, at_least: datetime) -> datetime | None:
         """Since when the broker has taken messages, `at_least` or later; None while it takes none."""
@@ -111,11 +115,9 @@ class ConsumerPresence:
             self._since[command] = self._now()
 
     def _counted(self, command: str, messages: int) -> None:
+        self._messages[command] = messages
         if messages:
-            self._ready.add(command)
             self._waiting[command] = self._now()
-        else:
-            self._ready.discard(command)
 
     async def _count(self, command: str) -> tuple[int, int]:
         """(messages, consumers), zero of both where the queue cannot be checked."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from orchestrix import clock
 from orchestrix.engine.broker_status import needed
 from orchestrix.engine.consumer_presence import ConsumerPresence
 from orchestrix.lifecycle import Loop
@@ -21,21 +22,25 @@ log = logging.getLogger("orchestrix.timers")
 
 LOSS_GRACE_S: Final = 5.0
 """Seconds without a consumer before anything is recorded: a worker that restarts takes fewer."""
+SEARCH_INTERVAL_S: Final = 5.0
+"""Seconds at least between two searches for those that began to wait for a queue which has no consumer already."""
 INSTANCES_PER_TRANSACTION: Final = 500
 
 
 class HinderedSagas:
     """Writes `hindered_by` of the instances that wait for a queue, when that loses or gets its consumers.
 
-    Those that begin to wait later are found by their own timers. What another process has recorded is taken back by
-    the first node that sees consumers, also by one that has just started.
+    Those that begin to wait later are found when a queue without consumers has more messages than before, else by
+    their own timers. What another process has recorded is taken back by the first node that sees consumers, also by one
+    that has just started.
     """
 
     def __init__(self, database: Database, catalog: Catalog, presence: ConsumerPresence) -> None:
         self._database = database
         self._catalog = catalog
         self._presence = presence
-        self._recorded: dict[str, bool] = {}
+        self._recorded: dict[str, tuple[bool, int]] = {}
+        self._next_search_at: dict[str, float] = {}
         self._loop = Loop("hindered sagas", self._round)
 
     async def start(self) -> None:
@@ -48,14 +53,25 @@ class HinderedSagas:
 
     async def _round(self) -> None:
         for queue in self._catalog.commands:
-            silent = self._presence.is_silent(queue, LOSS_GRACE_S)
-            if silent is not None and self._recorded.get(queue) is not silent:
-                count = await self._record(queue, silent)
-                self._recorded[queue] = silent
-                if count:
-                    found = "no consumer" if silent else "consumers"
-                    log.info("%s has %s; sagas that wait for it: %d", queue, found, count)
+            silent, messages = self._presence.is_silent(queue, LOSS_GRACE_S), self._presence.messages(queue)
+            if silent is None or not self._is_news(queue, silent, messages):
+                continue
+            count = await self._record(queue, silent)
+            self._recorded[queue] = silent, messages
+            self._next_search_at[queue] = clock.monotonic() + SEARCH_INTERVAL_S
+            if count:
+                found = "no consumer" if silent else "consumers"
+                log.info("%s has %s; sagas that wait for it: %d", queue, found, count)
         await self._presence.checked.wait(None)
+
+    def _is_news(self, queue: str, silent: bool, messages: int) -> bool:
+        """Whether the queue has lost or got consumers, or has more messages that no consumer takes."""
+        was_silent, had = self._recorded.get(queue, (None, 0))
+        if was_silent is not silent:
+            return True
+        if messages < had:  # purged, or expired: those that come from now on are more again
+            self._recorded[queue] = silent, messages
+        return silent and messages > had and clock.monotonic() >= self._next_search_at.get(queue, 0.0)
 
     async def _record(self, queue: str, silent: bool) -> int:
         """How many instances it was recorded of, or not any more. Ends early where that is not so any more."""

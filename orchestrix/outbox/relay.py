@@ -302,11 +302,11 @@ class OutboxRelay:
     async def _forget(self, tx: Transaction, rows: Sequence[OutboxRow]) -> None:
         now = self._database.now()
         late: dict[SagaTables, list[tuple[int, str, int]]] = {}
-        sent: dict[SagaTables, list[tuple[int, int]]] = {}
+        sent: dict[SagaTables, list[tuple[int, str]]] = {}
         for row in rows:
             if not row.timeout_ms:  # no command of a saga
                 continue
-            sent.setdefault(pair := saga_tables_of(row.saga), []).append((row.instance_id, row.version))
+            sent.setdefault(pair := saga_tables_of(row.saga), []).append((row.instance_id, row.id))
             if (now - row.created_at).total_seconds() > LATE_CONFIRM_S:
                 late.setdefault(pair, []).append((row.instance_id, row.id, row.timeout_ms))
         for pair in (APPS, INSTANCES):  # in one order, so that two relays never wait for each other

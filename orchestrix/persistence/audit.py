@@ -8,7 +8,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from orchestrix.persistence.storable_text import cleaned
 
@@ -68,9 +68,12 @@ async def listing(connection: Connection, saga: str, id: int) -> list[AuditRow]:
 
 
 async def page(
-    connection: Connection, wanted: AuditFilter, limit: int, before_id: int | None = None
+    connection: Connection, wanted: AuditFilter, limit: int, last_seen: tuple[datetime, int] | None = None
 ) -> list[tuple[int, AuditRow]]:
-    """Up to `limit` rows that fit, each with its id, the newest first; `before_id` is the last one seen."""
+    """Up to `limit` rows that fit, each with its id, the newest first; `last_seen` has the last one's time and id.
+
+    By time, as the indexes of its filters are: by id, a filter by time would read all rows that are newer.
+    """
     table = audit.c
     query = select(table.id, *(table[name] for name in _FIELDS))
     for name in ("actor", "verb", "saga", "instance_id"):
@@ -80,9 +83,10 @@ async def page(
         query = query.where(table.at > wanted.after)
     if wanted.before is not None:
         query = query.where(table.at < wanted.before)
-    if before_id is not None:
-        query = query.where(table.id < before_id)
-    found = await connection.execute(query.order_by(table.id.desc()).limit(limit))
+    if last_seen is not None:
+        at, id = last_seen
+        query = query.where(table.at <= at, or_(table.at < at, table.id < id))
+    found = await connection.execute(query.order_by(table.at.desc(), table.id.desc()).limit(limit))
     return [(row.id, AuditRow(**{name: getattr(row, name) for name in _FIELDS})) for row in found]
 
 

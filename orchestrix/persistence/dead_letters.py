@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -144,6 +144,23 @@ async def about(connection: Connection, saga: str, queues: Sequence[str], limit:
     )
     found = await connection.execute(query.order_by(table.died_at.desc(), table.id.desc()).limit(limit))
     return [(row.instance_id, row.queue, row.id) for row in found]
+
+
+async def sagas(connection: Connection) -> set[str]:
+    """The sagas whose instances are named by open dead letters."""
+    table = dead_letters.c
+    query = select(table.saga).where(table.redriven_at.is_(None), table.instance_id.is_not(None)).distinct()
+    return {saga for saga in (await connection.execute(query)).scalars() if saga is not None}
+
+
+async def owners(connection: Connection, instances: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Those of these (saga, instance) that open dead letters name."""
+    if not instances:
+        return set()
+    table, sagas, ids = dead_letters.c, sorted({saga for saga, _ in instances}), sorted({id for _, id in instances})
+    query = select(table.saga, table.instance_id).where(table.saga.in_(sagas), table.redriven_at.is_(None)).distinct()
+    found = await connection.execute(query.where(connection.dialect.among(table.instance_id, ids)))
+    return {(row.saga, row.instance_id) for row in found}.intersection(instances)
 
 
 async def several(connection: Connection, ids: Sequence[str]) -> list[DeadLetter]:

@@ -7,6 +7,7 @@ from sqlalchemy.exc import TimeoutError as NoFreeConnection
 
 from orchestrix.errors import (
     ConflictError,
+    Contention,
     Invalid,
     OrchestrixError,
     OutcomeUnknown,
@@ -61,6 +62,8 @@ def _driver(error: DBAPIError, dialect: Dialect) -> OrchestrixError:
         return Unavailable(f"the database is unavailable: {text}")
     if meaning is ConflictError:
         return ConflictError(f"concurrent update: {text}")
+    if meaning is Contention:
+        return Contention(f"another transaction was in the way; nothing was changed: {text}")
     return meaning(f"the database rejected it: {text}") if meaning in (PermanentError, Invalid) else meaning(text)
 
 

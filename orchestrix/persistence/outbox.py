@@ -145,6 +145,14 @@ async def of_instance(connection: Connection, saga: str, id: int) -> list[Outbox
     return [_row(found) for found in await connection.execute(query)]
 
 
+async def several(connection: Connection, ids: Sequence[str]) -> dict[str, OutboxRow]:
+    """The unsent messages among these, by id."""
+    if not ids:
+        return {}
+    query = _ROW.where(connection.dialect.among(outbox.c.id, sorted(set(ids))))
+    return {row.id: row for row in map(_row, await connection.execute(query))}
+
+
 async def still_stored(connection: Connection, ids: Sequence[str]) -> set[str]:
     """Which of the ids are still in the outbox."""
     if not ids:

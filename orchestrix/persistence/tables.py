@@ -140,6 +140,11 @@ audit = _table(
     Column("reason", Text, nullable=False),
     Column("detail", Json),
     Index(None, "saga", "instance_id", "id"),
+    Index(None, "at", "id"),
+    Index(None, "actor", "at", "id"),
+    Index(None, "verb", "at", "id"),
+    Index(None, "saga", "at", "id"),
+    Index(None, "saga", "instance_id", "at", "id"),
 )
 
 dead_letters = _table(

@@ -68,7 +68,7 @@ class GroupControl:
         async def work(tx: Transaction) -> None:
             found = (await registrations.among(tx, [executor])).get(executor)
             if found is None:
-                raise NotFound(f"{executor[1]} is not registered as an executor of {executor[0]!r}")
+                raise NotFound(f"{executor[0]!r} has no executor at {executor[1]}")
             if (found.drained_at is not None) is drained:
                 return
             await registrations.set_drained(tx, [executor], tx.now() if drained else None)

@@ -89,7 +89,7 @@ class ExecutorReaper:
         return min(self._interval, max(self._dead - age_s(oldest, now), MIN_WAIT_S))
 
     def _listen(self, found: Sequence[RegisteredExecutor], now: datetime) -> None:
-        """Notes the last heartbeat of all, and begins to listen anew where a pause of all has ended."""
+        """Notes the last heartbeat of all, and restarts listening where a pause of all has ended."""
         seen = sorted(one.last_seen for one in found if one.last_seen <= now)
         if self._listening_since is None:
             self._listening_since = now

@@ -171,8 +171,8 @@ class StateChange:
 
     `reason` is for people. `kind`, `step`, `error_type` and `error` are those of `ChangeCause`. `message_type` and
     `message_id` name the message that was consumed, `trace_id` its trace. `sent_at` is when the broker had confirmed
-    the command that was given out with this version; `begun_at` when the work of the try began that this change ends,
-    where its worker has said so. Rows of earlier releases may lack all of these.
+    the command that was given out with this version, which later rows name too; `begun_at` when the work of the try
+    began that this change ends, where its worker has said so. Rows of earlier releases may lack all of these.
     """
 
     version: int

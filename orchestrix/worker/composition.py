@@ -12,7 +12,7 @@ from orchestrix.errors import ConfigError
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas.definition_store import DefinitionReader
 from orchestrix.saga.catalog import Catalog
-from orchestrix.saga.definition import Compensation, Order
+from orchestrix.saga.definition import Compensation, Job, Order, Step
 from orchestrix.version import VERSION, host_name
 from orchestrix.worker.author_code import AuthorCode, load_author_code
 from orchestrix.worker.jobs.state_guard import JobStateGuard
@@ -53,6 +53,7 @@ def assemble(
         runner = _runner(
             settings, broker, authored.jobs, job_queues, JobStateGuard(database, name, settings.jobs.silent)
         )
+        _check_job_queues(job_queues, authored.jobs, catalog)
         for one in authored.replaced_jobs:
             LOGGER.warning("job %s: a module of ORCHESTRIX_WORKERS replaces the one of %s", one, NAME)
     _warn_of_undo(catalog, [*handlers, *(authored.jobs if runner is not None else ())], known)
@@ -68,8 +69,6 @@ def _runner(
     """The job runner; None if there are no jobs and none are requested."""
     if not jobs and not queues:
         return None
-    for queue in set(queues) - set(jobs.queues):
-        LOGGER.warning("job queue %s: none of the jobs here names it; it needs other workers", queue)
     tuned = settings.worker
     return JobRunner(
         broker,
@@ -81,6 +80,32 @@ def _runner(
         stop_timeout=tuned.stop_timeout,
         heartbeat_s=settings.jobs.beat,
     )
+
+
+def _check_job_queues(queues: Sequence[str], jobs: JobTable, catalog: Catalog) -> None:
+    """A line for each queue that no function here names: clients may send any job there.
+
+    Raises `ConfigError` for one to which steps send jobs that are not here: each would fail.
+    """
+    sent = [job for saga in catalog.code for step in saga.steps for job in _jobs_of(step)]
+    known = ", ".join(f"{one.name} ({', '.join(one.queues)})" for one in jobs.values()) or "none"
+    for queue in queues:
+        steps = [job.name for job in sent if job.queue == queue]
+        if queue in jobs.queues or any(name in jobs for name in steps):
+            continue
+        if not steps:
+            LOGGER.warning("job queue %s: none of the jobs here names it (%s); others that come fail", queue, known)
+            continue
+        raise ConfigError(
+            f"no job of this worker is for queue {queue}; it has {known}: write @job({steps[0]!r}) above the function "
+            f"of its jobs, or add its module to ORCHESTRIX_WORKERS or {NAME}"
+        )
+
+
+def _jobs_of(step: Step) -> list[Job]:
+    """The jobs of a step and of its compensation."""
+    undo = step.undo.job if isinstance(step.undo, Compensation) else None
+    return [job for job in (step.job, undo) if job is not None]
 
 
 def _handlers(authored: AuthorCode, catalog: Catalog, queues: Sequence[str]) -> HandlerTable:

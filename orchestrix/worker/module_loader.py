@@ -41,7 +41,7 @@ def protected_logging() -> Iterator[None]:
         yield
     finally:
         logging.disable(least)
-        root.setLevel(level)
+        _set_level(root, level)
         root.disabled = False
         for handler, threshold in before:
             handler.setLevel(threshold)
@@ -49,7 +49,12 @@ def protected_logging() -> Iterator[None]:
                 root.addHandler(handler)
         for name, logger in _ours().items():
             logger.disabled, logger.propagate = False, True
-            logger.setLevel(states.get(name, logging.NOTSET))
+            _set_level(logger, states.get(name, logging.NOTSET))
+
+
+def _set_level(logger: logging.Logger, level: int) -> None:
+    if logger.level != level:  # each change empties a cache of every logger
+        logger.setLevel(level)
 
 
 def _ours() -> dict[str, logging.Logger]:

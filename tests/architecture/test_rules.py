@@ -15,6 +15,7 @@ import pytest
 
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.jobs.cancellation import JobCanceller
+from orchestrix.jobs.retry import JobRetrier
 from tests.architecture import budget
 from tests.architecture.source import PRODUCT, ROOT, Module, modules
 
@@ -231,7 +232,7 @@ def test_no_log_line_says_one_jobs() -> None:
     assert [text for text in texts if many.search(str(text))] == []
 
 
-@pytest.mark.parametrize("changes", [JobCanceller.cancel, DrainRequester.drain])
+@pytest.mark.parametrize("changes", [JobCanceller.cancel, JobRetrier.retry, DrainRequester.drain])
 def test_who_asks_cannot_be_left_out(changes: Callable[..., object]) -> None:
     """A caller that forgets it would be `anonymous` in the audit."""
     assert inspect.signature(changes).parameters["actor"].default is inspect.Parameter.empty

@@ -72,6 +72,32 @@ async def _cancel(rig: JobRig, client: Client) -> httpx.Response:
     return await client.http.post(f"/jobs/{rig.wishes[0].id}/cancel", json={"reason": "enough"})
 
 
+async def retrier_dies(rig: JobRig, at: At) -> None:
+    """While somebody asks it to retry a job that has failed."""
+    node, client = await rig.up(at)
+    async with client:
+        assert (await rig.wish(client, "failing", retries=0)).id
+
+        async def failed() -> bool:
+            return await rig.sql("SELECT state FROM jobs") == [("FAILED",)]
+
+        await eventually(failed, deadline=20, message="the job has failed")
+        with pytest.raises(httpx.HTTPError):
+            await _retry(rig, client)
+    await died(node, at)
+    if at.point.endswith("before_commit"):
+        assert await failed()
+    _, client = await rig.ready_node()
+    async with client:
+        answer = await _retry(rig, client)
+        went_on = answer.status_code == 409 and at.point.endswith("after_commit")
+        assert answer.status_code == 200 or went_on, answer.text
+
+
+async def _retry(rig: JobRig, client: Client) -> httpx.Response:
+    return await client.http.post(f"/jobs/{rig.wishes[0].id}/retry", json={"reason": "mended"})
+
+
 async def overdue_sweep_dies(rig: JobRig, at: At) -> None:
     """The leader, which ends a try whose time is over, for its worker does not do it in time."""
     (node, client), worker = await asyncio.gather(rig.leader(at), rig.ready_worker())

@@ -147,6 +147,23 @@ async def test_old_rows_are_filled_with_what_new_ones_have(database: Database, e
     assert ("step_undone", "hotel") in facts(await rows(database, "trip", 2), "kind", "step")
 
 
+@pytest.mark.parametrize("length", [470, 480, 489, 500, 600])
+async def test_a_long_failure_during_a_pause_is_one_message(database: Database, empty_url: str, length: int) -> None:
+    """Each row has cut its text elsewhere, but they name one event."""
+    run = Run(TRIP)
+    run.asks(SagaAction.PAUSE)
+    run.fails(StepError("Busy", "x" * length, retryable=True))
+    run.asks(SagaAction.RESUME)
+    run.expires()
+    run.fails(StepError("Busy", "x" * length, retryable=True), id="another")
+    async with database.begin() as tx:
+        await fill(tx, 1, run)
+    await migrator.upgrade(empty_url)
+    found = facts(await rows(database, "trip", 1), "message_type", "message_id")
+    assert found == facts(run.history, "message_type", "message_id")
+    assert len([type for type, _ in found if type is not None]) == 2
+
+
 async def test_a_start_has_the_trace_of_its_instance(database: Database, empty_url: str) -> None:
     async with database.begin() as tx:
         await fill(tx, 7, good(APP_PROVISIONING))

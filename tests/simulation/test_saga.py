@@ -22,7 +22,7 @@ PARTS = 5
 @pytest.mark.req("S3-40", "S3-41", "S3-48", "S3-52", "S3-53", "S3-54", "S3-55")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_sagas_keep_their_promises(simulation: Simulation, scale: Callable[[int, int], int], part: int) -> None:
-    seeds = scale(500, 10_000) // PARTS
+    seeds = scale(200, 10_000) // PARTS
     failed: list[str] = []
     seen: Counter[str] = Counter()
     for seed in range(part * seeds, (part + 1) * seeds):

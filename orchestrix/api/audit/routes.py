@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from orchestrix.api import pagination
@@ -11,7 +12,7 @@ from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditFilter
 from orchestrix.persistence.sagas.saga_tables import APPS
 
-ORDER: Final = "-id of audit"
+ORDER: Final = "-at of audit"
 
 operations = Operations("control")
 
@@ -30,9 +31,9 @@ async def list_audit(call: Call, query: AuditQuery) -> AuditPage:
         after=query.after,
         before=query.before,
     )
-    last_seen = pagination.decode(ORDER, query.cursor, int)[0] if query.cursor else None
+    last_seen = pagination.decode(ORDER, query.cursor, datetime) if query.cursor else None
     async with call.context.database.read() as connection:
         found = await audit.page(connection, wanted, query.limit + 1, last_seen)
     items = [AuditBody.of(row, id=id) for id, row in found[: query.limit]]
-    cursor = pagination.encode(ORDER, items[-1].id, 0) if len(found) > query.limit else None
+    cursor = pagination.encode(ORDER, items[-1].at, items[-1].id) if len(found) > query.limit else None
     return AuditPage(items=items, next_cursor=cursor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -19,7 +19,8 @@ from orchestrix.saga.definition import (
     Saga,
     Step,
 )
-from orchestrix.saga.state import ORCHESTRATOR, Instance, StateChange
+from orchestrix.saga.former_changes import completed
+from orchestrix.saga.state import Instance, StateChange
 
 _UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED, FAILED)
 
@@ -33,27 +34,24 @@ class MessageHistory(NamedTuple):
 
 
 def events(saga: Saga, changes: Iterable[StateChange]) -> Iterator[MessageHistory]:
-    """The events that were accepted, each by the row of the change that consumed it."""
+    """The events that were accepted, each by the row of the change that consumed it.
+
+    Migration 0010 has named a long failure that a pause held back in the row after the pause too, in some databases.
+    """
     texts: set[str] = set()
-    for change in changes:
-        name = change.message_type or _type_by_move(saga, change, texts)
-        if name is not None:
+    for change in map(completed, changes):
+        name = change.message_type or _undone(saga, change)
+        named_before = name == STEP_FAILED and change.caused_by in texts
+        if name is not None and not named_before:
             yield MessageHistory(name, change, change.error)
         if change.caused_by is not None:
             texts.add(change.caused_by)
 
 
-def _type_by_move(saga: Saga, change: StateChange, text: Container[str]) -> str | None:
-    """The type of the event behind a row that an earlier release has written, where the move shows it."""
-    step = saga.step_in(change.from_state or "")
-    if change.kind is None and step and change.to_state == step.then and change.actor == ORCHESTRATOR:
-        return step.event
-    if change.caused_by is None or change.caused_by in text:
-        return None
-    if change.kind is not None:
-        undone = saga.step(change.step or "") if change.kind == STEP_UNDONE else None
-        return undone.undo.event if undone is not None and isinstance(undone.undo, Compensation) else None
-    return STEP_FAILED if step is not None or change.to_state == COMPENSATION_FAILED else None
+def _undone(saga: Saga, change: StateChange) -> str | None:
+    """The type of the event behind the row of an undone step that does not name it."""
+    step = saga.step(change.step or "") if change.kind == STEP_UNDONE and change.caused_by is not None else None
+    return step.undo.event if step is not None and isinstance(step.undo, Compensation) else None
 
 
 def commands(saga: Saga, instance: Instance, changes: Sequence[StateChange]) -> list[MessageHistory]:
@@ -61,7 +59,7 @@ def commands(saga: Saga, instance: Instance, changes: Sequence[StateChange]) -> 
     seen: set[str] = set()
     found: list[tuple[Step | _Undo, StateChange]] = []
     undos: list[_Undo] = []
-    for change in changes:
+    for change in map(completed, changes):
         if undos and not undos[-1].over:
             undos[-1].apply(saga, change)
         if change.command_id is None or change.command_id in seen:

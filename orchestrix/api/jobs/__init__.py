@@ -1,1 +1,1 @@
-"""Jobs: submit, list, show, follow and cancel long work."""
+"""Jobs: submit, list, show, follow, cancel and retry long work."""

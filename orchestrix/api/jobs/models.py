@@ -163,6 +163,22 @@ class JobBody(JobSummary):
         return cls.made(job, done=done, waits_for=waits, attempts=attempts)
 
 
+class JobWhyBody(Answer):
+    """Why a job is where it is."""
+
+    id: Id
+    state: State = Field(examples=["DISPATCHED"])
+    blocker: str = Field(examples=["no_worker"], description="What it is, for programs.")
+    sentence: str = Field(
+        examples=["The job is DISPATCHED: no worker serves queue reports."], description="The same for people."
+    )
+    next_action: str = Field(
+        examples=["Start one with `orchestrix worker --job-queue reports`."], description="What helps."
+    )
+    since: OptionalTime = Field(description="Since when it is there.")
+    next_at: OptionalTime = Field(description="When the leader acts by itself: the next attempt, or its timeout.")
+
+
 class JobPage(AnswerPage[JobItem]):
     """Some jobs, the newest first, and where the next ones begin."""
 

@@ -1,4 +1,4 @@
-"""Job routes: submit, list, show, follow and cancel jobs."""
+"""Job routes: submit, list, show, follow, cancel and retry jobs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from orchestrix.api.jobs.models import (
     JobPage,
     JobQuery,
     JobSummary,
+    JobWhyBody,
     LogBody,
     LogEnd,
     LogPage,
@@ -34,18 +35,26 @@ from orchestrix.api.jobs.models import (
 )
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, as_sentence, not_found
-from orchestrix.api.values import RequiredReason, milliseconds
+from orchestrix.api.values import NO_REASON, OptionalReason, RequiredReason, milliseconds
 from orchestrix.broker.topology import dispatch_queue
-from orchestrix.domain.job_diagnosis import may_wait, waits_for
+from orchestrix.domain.job_diagnosis import DiagnosisContext, may_wait, waits_for
+from orchestrix.domain.job_retry import is_retried
 from orchestrix.domain.jobs import DISPATCHED, JobRow
 from orchestrix.engine.broker_status import COUNT_TTL_S
+from orchestrix.engine.explain.job_state import JobStateFacts, explain
 from orchestrix.errors import ConflictError
+from orchestrix.jobs.cancellation import CANCEL
+from orchestrix.jobs.retry import RETRY
 from orchestrix.jobs.submission import JobRequest
+from orchestrix.persistence import audit
+from orchestrix.persistence.audit import AuditFilter, AuditRow
 from orchestrix.persistence.engine import Connection
 from orchestrix.persistence.jobs import job_queues, jobs
 from orchestrix.persistence.jobs.job_logs import complete
 from orchestrix.persistence.jobs.jobs import JobFilter
 
+ACTIONS_LIMIT: Final = 1000
+"""Cancels or retries of all jobs among which that of one is looked for."""
 ORDER: Final = "-createdAt job"
 ONE: Final = "/jobs/{job}"
 
@@ -154,6 +163,31 @@ async def get_job_logs(call: Call, wanted: str, query: LogQuery) -> Response | L
     return await logs.list_lines(call, await _load(call, wanted), query)
 
 
+@operations.get(f"{ONE}/why", of=job_id)
+async def why_job(call: Call, wanted: str) -> JobWhyBody:
+    """Explain where a job is.
+
+    What it waits for, or how it has ended, and the next action: a command to type, or to wait.
+    """
+    job = await _load(call, wanted)
+    empty = await _empty(call, [job])
+    async with call.context.database.read() as connection:
+        around = await _around(call, connection, [job], empty)
+        action, now = await _last_action(connection, job), connection.now()
+    found = explain(JobStateFacts(job, now, action, around.get(job.id), call.context.broker_status.problem))
+    return JobWhyBody.of(found, id=job.id, state=job.state)
+
+
+async def _last_action(connection: Connection, job: JobRow) -> AuditRow | None:
+    """The cancel or retry by a person that the job's state comes from, if it is among the last ones of all jobs."""
+    verb = RETRY if is_retried(job) else CANCEL
+    if verb == CANCEL and job.cancel_reason is None:
+        return None
+    found = await audit.page(connection, AuditFilter(verb=verb, after=job.created_at), ACTIONS_LIMIT)
+    mine = (row for _, row in found if row.detail is not None and row.detail.get("job") == job.id)
+    return next((row for row in mine if verb == RETRY or row.reason == job.cancel_reason), None)
+
+
 @operations.post(f"{ONE}/cancel", of=job_id, problems=("illegal_transition",))
 async def cancel_job(call: Call, wanted: str, why: RequiredReason) -> JobSummary:
     """Cancel a job.
@@ -164,6 +198,16 @@ async def cancel_job(call: Call, wanted: str, why: RequiredReason) -> JobSummary
     async with call.context.database.read() as connection:
         done = job.id in await complete(connection, [job])
     return JobSummary.made(job, done=done)
+
+
+@operations.post(f"{ONE}/retry", of=job_id, problems=("illegal_transition",))
+async def retry_job(call: Call, wanted: str, why: OptionalReason) -> JobSummary:
+    """Retry a job.
+
+    One that has FAILED or TIMED_OUT or was CANCELLED gets another attempt, and all its retries again. Asking again
+    before that attempt is sent changes nothing. A job that is a step of a saga is refused: retry the saga.
+    """
+    return JobSummary.made(await call.context.retrier.retry(wanted, why.reason or NO_REASON, call.actor))
 
 
 async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:
@@ -178,7 +222,14 @@ async def _waits(
     call: Call, connection: Connection, found: Sequence[JobRow], empty: Sequence[str]
 ) -> dict[str, str | None]:
     """What those of the jobs wait for that may wait; as many questions for all as for one."""
-    now, limit, trouble = connection.now(), call.context.silent, call.context.broker_status.problem
-    waiting = [job for job in found if may_wait(job, now, limit)]
-    around = await job_queues.diagnosis_context(connection, waiting, limit, empty)
+    now, trouble = connection.now(), call.context.broker_status.problem
+    around = await _around(call, connection, found, empty)
     return {job.id: waits_for(job, now, around[job.id], trouble) for job in found if job.id in around}
+
+
+async def _around(
+    call: Call, connection: Connection, found: Sequence[JobRow], empty: Sequence[str]
+) -> dict[str, DiagnosisContext]:
+    """What is known around those of the jobs that may wait."""
+    waiting = [job for job in found if may_wait(job, connection.now(), call.context.silent)]
+    return await job_queues.diagnosis_context(connection, waiting, call.context.silent, empty)

@@ -169,8 +169,10 @@ def _in_path(path: str) -> list[Schema]:
 def _in_query(model: type[Query] | None) -> list[Schema]:
     if model is None:
         return []
-    properties = model.model_json_schema().get("properties", {})
-    return [_parameter(name, dict(schema), model) for name, schema in properties.items()]
+    found = model.model_json_schema()
+    required = {name: {"required": True} for name in found.get("required", ())}
+    parameters = [_parameter(name, dict(one), model) for name, one in found.get("properties", {}).items()]
+    return [one | required.get(one["name"], {}) for one in parameters]
 
 
 def _parameter(name: str, schema: Schema, model: type[Query]) -> Schema:

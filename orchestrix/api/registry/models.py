@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from orchestrix.api import patterns
 from orchestrix.api.answers import Answer, AnswerPage, OptionalTime, Time
 from orchestrix.api.query import NameText, Query
-from orchestrix.api.values import INTEGRAL, Name, Reason
+from orchestrix.api.values import INTEGRAL, Name, Reason, asked
 from orchestrix.domain.executor_addresses import ADDRESS_MAX_CHARS, parse_address
 from orchestrix.domain.executors import ExecutorState
 from orchestrix.domain.routing import Strategy
@@ -22,11 +22,16 @@ MOST_WEIGHT: Final = 1_000_000
 MOST_LOAD: Final = 1e9
 MOST_RUNS: Final = 10_000
 LONGEST_KEY: Final = 500
+EXAMPLE: Final = "http://10.0.0.7:9999"
+NULL: Final = {"type": "null"}
 
 
 def address(text: str) -> str:
     """An executor's address in its normal form. Raises `ValueError` that says what to write."""
-    return str(parse_address(text))
+    try:
+        return str(parse_address(text))
+    except ValueError as wrong:
+        raise ValueError(f"cannot be read: {wrong}") from None
 
 
 Address = Annotated[
@@ -34,17 +39,20 @@ Address = Annotated[
     AfterValidator(address),
     Field(
         description="Where the executor listens: scheme, host and port, and nothing more.",
-        examples=["http://10.0.0.7:9999"],
-        json_schema_extra={"maxLength": ADDRESS_MAX_CHARS, "pattern": r"^[hH][tT][tT][pP][sS]?://[^/?#@\s]+:[0-9]+$"},
+        examples=[EXAMPLE],
+        json_schema_extra={"format": "executor-address", "maxLength": ADDRESS_MAX_CHARS, "pattern": patterns.ADDRESS},
     ),
 ]
 Visible = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[!-~]+$")]
 
 
+_LENIENT: Final = ConfigDict(extra="ignore")
+
+
 class ExecutorBody(BaseModel):
     """Which executor it is. Fields that are not known here are ignored, for executors are older and newer than this."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = asked(registryGroup="EXECUTOR", registryKey="shop", registryValue=EXAMPLE) | _LENIENT
 
     registryGroup: Literal["EXECUTOR"] = Field(description="Always EXECUTOR.")
     registryKey: Name = Field(description="The app.", examples=["shop"])
@@ -57,9 +65,24 @@ class ExecutorBody(BaseModel):
 class HeartbeatBody(ExecutorBody):
     """A heartbeat."""
 
+    model_config = (
+        asked(
+            registryGroup="EXECUTOR",
+            registryKey="shop",
+            registryValue=EXAMPLE,
+            instance="0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d14",
+            state="UP",
+            weight=1,
+            load=0.25,
+        )
+        | _LENIENT
+    )
+
     state: Literal["UP", "DRAINING"] = Field("UP", description="DRAINING: it takes no new jobs.")
     weight: Annotated[int, INTEGRAL] = Field(1, ge=0, le=MOST_WEIGHT, description="Its share with WEIGHTED.")
-    load: float | None = Field(None, ge=0, le=MOST_LOAD, allow_inf_nan=False, description="For LEAST_LOADED.")
+    load: Annotated[float, Field(ge=0, le=MOST_LOAD, allow_inf_nan=False)] | None = Field(
+        None, description="For LEAST_LOADED."
+    )
     runs: list[Visible] = Field([], max_length=MOST_RUNS, description="The history ids of the attempts that it runs.")
 
     @property
@@ -85,7 +108,7 @@ class DeregisteredBody(Answer):
 class ExecutorItem(Answer):
     """An executor."""
 
-    address: str = Field(examples=["http://10.0.0.7:9999"])
+    address: str = Field(examples=[EXAMPLE])
     state: ExecutorState = Field(
         examples=["HEALTHY"],
         description="By the age of its last heartbeat. One that was removed is shown for 10 minutes.",
@@ -110,7 +133,7 @@ class GroupBody(Answer):
         description="AUTO: the addresses are those of the registered executors. MANUAL: a person has set them. null: "
         "the app has no group.",
     )
-    address_list: list[str] = Field(examples=[["http://10.0.0.7:9999"]])
+    address_list: list[str] = Field(examples=[[EXAMPLE]])
     executors: list[ExecutorItem]
     created_at: OptionalTime = Field(examples=["2026-01-31T12:00:00.000000Z"])
     updated_at: OptionalTime = Field(examples=["2026-01-31T12:00:00.000000Z"])
@@ -141,9 +164,25 @@ class GroupPage(AnswerPage[GroupBody]):
 
 
 class NewGroup(BaseModel):
-    """What a group is from now on."""
+    """What a group is from now on: MANUAL with an `addressList`, or AUTO without one."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = asked(
+        {
+            "oneOf": [
+                {
+                    "required": ["addressList"],
+                    "properties": {"addressType": {"const": "MANUAL"}, "addressList": {"not": NULL}},
+                },
+                {
+                    "required": ["addressType"],
+                    "properties": {"addressType": {"const": "AUTO"}, "addressList": NULL},
+                },
+            ]
+        },
+        addressType="MANUAL",
+        addressList=[EXAMPLE],
+        reason="these two alone have the licence",
+    )
 
     addressType: AddressType = Field("MANUAL", description="AUTO: its registered executors. MANUAL: `addressList`.")
     addressList: list[Address] | None = Field(
@@ -166,18 +205,26 @@ class AppQuery(Query):
 class RouteBody(BaseModel):
     """What to route by."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = asked(
+        {
+            "anyOf": [
+                {"properties": {"strategy": {"enum": [one for one in Strategy if one is not Strategy.ADDRESS]}}},
+                {"required": ["address"], "properties": {"address": {"not": NULL}}},
+            ]
+        },
+        strategy="CONSISTENT_HASH",
+        key="customer-17",
+    )
 
     strategy: Annotated[Strategy, BeforeValidator(lambda value: _strategy(value))]
     key: str = Field(
         "",
         max_length=LONGEST_KEY,
-        description="What CONSISTENT_HASH keeps together, by default a job's id.",
-        json_schema_extra={"pattern": patterns.VISIBLE},
+        description="What CONSISTENT_HASH keeps together: the same key, the same executor. A job's is by default its id.",
     )
     address: Address | None = Field(None, description="For ADDRESS: which one.")
-    count: Annotated[int, INTEGRAL] | None = Field(
-        None, ge=1, le=MOST_PICKS, description="So many picks, with the keys `key-0`, `key-1` and so on."
+    count: Annotated[int, Field(ge=1, le=MOST_PICKS), INTEGRAL] | None = Field(
+        None, description="So many picks, with the keys `key-0`, `key-1` and so on."
     )
 
 
@@ -188,9 +235,7 @@ def _strategy(value: object) -> object:
 class RouteAnswer(Answer):
     """Which executor would get the job."""
 
-    address: str | None = Field(
-        examples=["http://10.0.0.7:9999"], description="The one that is picked; null where it is not one."
-    )
+    address: str | None = Field(examples=[EXAMPLE], description="The one that is picked; null where it is not one.")
     addresses: list[str] | None = Field(
         description="All of them: with `count` one for each pick, with FAILOVER in the order to try them, with "
         "SHARDING_BROADCAST by the index of the shard."
@@ -202,7 +247,7 @@ class RouteAnswer(Answer):
 class DrainBody(BaseModel):
     """Which executor is to get no new jobs."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = asked(address=EXAMPLE, reason="its disk is full")
 
     address: Address
     drain: bool = Field(True, description="false: it gets jobs again.")

@@ -43,7 +43,7 @@ def _refusal(error: Exception, key: Any) -> Problem | None:
         case AddressNotAllowed():
             return invalid_body([{"pointer": "/registryValue", "detail": str(error)}])
         case UnknownExecutor():
-            return invalid_body([{"pointer": "/address", "detail": str(error)}])
+            return invalid_body([{"pointer": "/address", "detail": as_sentence(error)}])
         case GroupFull():
             return Problem("group_full", as_sentence(error))
         case NoExecutors():
@@ -161,7 +161,7 @@ async def set_group(call: Call, app: str, new: NewGroup) -> GroupBody:
     Makes the group if the app has none. Heartbeats do not touch the addresses of a MANUAL group.
     """
     registry = call.context.registry
-    if new.addressType == "AUTO" and new.addressList:
+    if new.addressType == "AUTO" and new.addressList is not None:
         raise invalid_body([{"pointer": "/addressList", "detail": "must be left out with AUTO"}])
     if new.addressType == "MANUAL" and new.addressList is None:
         raise invalid_body([{"pointer": "/addressList", "detail": "is required with MANUAL"}])
@@ -185,12 +185,14 @@ async def delete_group(call: Call, app: str, query: ReasonQuery, why: OptionalRe
     return before
 
 
-@operations.post("/registry/route", problems=("no_executors",))
+@operations.post("/registry/route", problems=("not_found", "no_executors"))
 async def route(call: Call, query: AppQuery, wanted: RouteBody) -> RouteAnswer:
     """Pick executors by a strategy.
 
     Nothing is called. A pick of ROUND_ROBIN moves the group's turn.
     """
+    if wanted.strategy is Strategy.ADDRESS and wanted.address is None:
+        raise invalid_body([{"pointer": "/address", "detail": "is required with ADDRESS"}])
     request = RouteRequest(wanted.strategy, wanted.key, wanted.address, wanted.count)
     return _answer(wanted, await call.context.registry.router.route(query.app, request))
 
@@ -206,7 +208,7 @@ def _answer(wanted: RouteBody, picks: list[Pick]) -> RouteAnswer:
     return RouteAnswer(address=first.addresses[0], addresses=several, spread=None, reason=first.reason)
 
 
-@operations.post("/registry/drain")
+@operations.post("/registry/drain", problems=("not_found",))
 async def drain_executor(call: Call, query: AppQuery, wanted: DrainBody) -> GroupBody:
     """Drain an executor.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from orchestrix import clock
+from orchestrix.broker.amqp import access
 from orchestrix.broker.amqp import declarations as admin
 from orchestrix.broker.amqp.connection import AmqpConnection
 from orchestrix.broker.amqp.consumer import AmqpConsumer
@@ -165,3 +166,7 @@ class AmqpBroker:
 
     async def delete(self, queue: str) -> None:
         await admin.delete(self._supervisor.current().consume, queue)
+
+    async def refusals(self, queues: Sequence[str], exchanges: Sequence[str], source: str) -> list[str]:
+        """What RabbitMQ's user may not do; see `access.refusals`."""
+        return await access.refusals(self._supervisor.current().consume, queues, exchanges, source)

@@ -173,6 +173,12 @@ class AmqpConnection:
         await channel.call(commands.Channel.Open())
         return channel
 
+    @property
+    def is_rabbitmq(self) -> bool:
+        """Whether the peer says that it is RabbitMQ."""
+        transport = self._connection.transport if self._connection is not None else None
+        return transport is not None and transport.connection.server_properties.get("product") == "RabbitMQ"
+
     def named(self, queue: str) -> str:
         """What the broker calls a queue of this connection."""
         return queue.replace(CONNECTION, f".{self._token}")

@@ -12,7 +12,7 @@ from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.api_request import answer, api_of, body_of, headers_of, query_of
 from orchestrix.cli.display.confirmation import confirmed
 from orchestrix.cli.display.views import DisplayOptions, display_options, print_document, print_rows, shown
-from orchestrix.cli.instance_names import APP, id_of, is_id
+from orchestrix.cli.instance_names import APP, id_of
 from orchestrix.cli.node_phase import phase
 from orchestrix.cli.nouns.cluster import WORKER_COLUMNS
 from orchestrix.cli.syntax.declarations import columns
@@ -40,10 +40,9 @@ def redispatch(arguments: argparse.Namespace) -> int:
     """`redispatch`: sends commands in flight again, of all sagas, of one, or of some of its instances."""
     if arguments.ids and arguments.saga is None:
         raise Invalid("ids alone do not say whose they are: add --saga, as --saga app")
-    if not all(map(is_id, arguments.ids)):
+    if arguments.ids:
         api = api_of(arguments)
         arguments.ids = [id_of(arguments.saga, text, api) for text in arguments.ids]
-    arguments.ids = [int(one) for one in arguments.ids]
     confirmed(arguments, _how_many(arguments))
     return shown(arguments, answer(arguments))
 

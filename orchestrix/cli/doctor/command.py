@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from orchestrix.broker.permissions import grant_for
+from orchestrix.broker.topology import dispatch_queue
 from orchestrix.cli import devfile, endpoints, exit_codes, output
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.api_request import api_at
@@ -17,8 +19,9 @@ from orchestrix.cli.banner import database as shown
 from orchestrix.cli.doctor import database as database_checks
 from orchestrix.cli.doctor.jobs import examined, facts
 from orchestrix.cli.doctor.queues import command_workers, dead_letters, deaths, queues, timeout_bursts
+from orchestrix.cli.doctor.registry import registry
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
-from orchestrix.cli.doctor.rights import rights
+from orchestrix.cli.doctor.rights import names_refused, rights
 from orchestrix.cli.doctor.stuck import stuck
 from orchestrix.cli.doctor.versions import versions
 from orchestrix.cli.endpoints import hidden
@@ -147,7 +150,14 @@ async def _database(settings: Settings, folder: Path) -> list[CheckResult]:
         if schema.status == FAIL:
             return [CheckResult(OK, "database", shown(url)), schema]
         found = [await database_checks.writes(database, shown(url)), schema]
-        for check in (database_checks.clock_of, database_checks.copy_of, timeout_bursts, dead_letters, deaths):
+        for check in (
+            database_checks.clock_of,
+            database_checks.copy_of,
+            timeout_bursts,
+            dead_letters,
+            deaths,
+            registry,
+        ):
             found += await check(database)
         return found
     finally:
@@ -185,15 +195,20 @@ async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
         await broker.start()
         if not await broker.wait_connected(BROKER_TIMEOUT_S):
             why = broker.problem or f"no connection within {BROKER_TIMEOUT_S:g} s"
-            fix = _AT_SIGN if _at_signs(url) else "start it, or correct ORCHESTRIX_BROKER_URL"
+            fix = grant_for(why) or (_AT_SIGN if _at_signs(url) else "start it, or correct ORCHESTRIX_BROKER_URL")
             return [CheckResult(FAIL, "broker", f"{hidden(url)}: {why}", fix)]
-        if not await accepts_messages(broker):  # nor do workers take any then: their absence says nothing
-            why = broker.blocked or broker.problem or "it does not answer"
-            return [CheckResult(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
-        found = [CheckResult(OK, "broker", hidden(url)), *await rights(broker, url)]
+        found = [CheckResult(OK, "broker", hidden(url))]
         try:
             catalog = load_catalog(settings)
         except (ConfigError, DefinitionError):  # which is reported already
+            catalog = None
+        read = [*catalog.commands, *catalog.event_queues] if catalog is not None else []
+        if refused := await rights(broker, url, read):
+            return [*found, *refused]
+        if not await accepts_messages(broker):  # nor do workers take any then: their absence says nothing
+            why = broker.blocked or broker.problem or "it does not answer"
+            return [CheckResult(WARN, "broker", f"takes no messages: {why}", "free its disk or memory")]
+        if catalog is None:
             return found
         known = await _command_workers(settings, folder)
         return [*found, _sagas(catalog, settings), *await queues(broker, catalog, *known)]
@@ -246,7 +261,8 @@ async def _jobs(settings: Settings, folder: Path) -> list[CheckResult]:
         known = await facts(database, settings.jobs.silent, settings.jobs.max_live)
         await broker.start()
         await broker.wait_connected(BROKER_TIMEOUT_S)
-        return await examined(known, broker, url, folder, settings.jobs.max_live)
+        refused = await names_refused(broker, url, [dispatch_queue(one) for one in known.not_started])
+        return [*refused, *await examined(known, broker, url, folder, settings.jobs.max_live)]
     finally:
         await broker.stop()
         await database.close()

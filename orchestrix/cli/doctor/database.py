@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
-from orchestrix.errors import OrchestrixError
+from orchestrix.errors import Contention, OrchestrixError
 
 if TYPE_CHECKING:
     from orchestrix.persistence.engine import Database
@@ -21,9 +21,18 @@ async def writes(database: Database, url: str) -> CheckResult:
     try:
         await write_probes.try_once(database, f"{NAME}-{clock.token()}")
     except OrchestrixError as refused:
-        fix = "let it, this user and this session write; nodes go on by themselves then"
-        return CheckResult(FAIL, "database", f"{url}: {refused}", fix)
+        return CheckResult(FAIL, "database", f"{url}: {refused}", f"{_fix(refused)}; nodes go on by themselves then")
     return CheckResult(OK, "database", url)
+
+
+def _fix(refused: OrchestrixError) -> str:
+    from orchestrix.persistence.dialects.port import FULL, LOCKED
+
+    if str(refused) == FULL:
+        return "free space on its disk"
+    if str(refused) == LOCKED or isinstance(refused, Contention):
+        return "end the program or the transaction that holds the lock"
+    return "let it, this user and this session write"
 
 
 async def clock_of(database: Database) -> list[CheckResult]:

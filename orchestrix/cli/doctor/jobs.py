@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,9 +17,11 @@ from orchestrix.cli import devfile
 from orchestrix.cli.doctor import rabbitmq_management
 from orchestrix.cli.doctor.result import OK, WARN, CheckResult
 from orchestrix.domain.dispatch_capacity import share
+from orchestrix.quantities import counted
 
 if TYPE_CHECKING:
     from orchestrix.persistence.engine import Database
+    from orchestrix.persistence.jobs.job_queues import FailedJob
 
 QUEUES_PER_JOB = 2
 """Of each job that is open: one for its status, one for its log."""
@@ -31,6 +35,9 @@ _QUEUE_CLEANUP_S = 300.0
 _RECENT = timedelta(hours=1)
 _LOOKED_AT = 50
 _WORKERS = 1000
+_FAILED = 1000
+_GROUPS = 10
+_ERROR_LENGTH = 300
 _LIVE = "ORCHESTRIX_JOBS__MAX_LIVE"
 
 
@@ -50,6 +57,8 @@ class JobFacts:
     ended: Sequence[str] = ()
     lost: dict[str, int] = field(default_factory=dict)
     """Workers with slots that are taken for ever, and how many."""
+    failed: Sequence[FailedJob] = ()
+    """The jobs that have failed for good not long ago, the newest end first."""
 
 
 async def facts(database: Database, silent: float, limit: int) -> JobFacts:
@@ -70,12 +79,14 @@ async def facts(database: Database, silent: float, limit: int) -> JobFacts:
         open, held = await jobs.occupied(connection), await job_admission.held(connection, limit, silent)
         workers = await nodes.listed_workers(connection, _WORKERS, silent)
         lost = {one.id: one.lost_places for one in workers if one.lost_places}
-        return JobFacts(open, held, not_started, causes, tuple(job_id for _, job_id in ended), lost)
+        failed = await job_queues.failed(connection, _RECENT.total_seconds(), _FAILED)
+        return JobFacts(open, held, not_started, causes, tuple(job_id for _, job_id in ended), lost, failed)
 
 
 async def examined(known: JobFacts, broker: Broker, url: str, folder: Path, limit: int) -> list[CheckResult]:
     """The findings about jobs; `limit` may be open at a time. Raises `Unavailable`."""
     found = [*await _unread(known, broker, limit), *_crowded(known, limit), *await _left_behind(known.ended, broker)]
+    found += _failed(known.failed)
     found += [
         CheckResult(WARN, "workers", f"{worker}: {count} places are taken by functions that do not end", "restart it")
         for worker, count in known.lost.items()
@@ -121,6 +132,20 @@ async def _unread(known: JobFacts, broker: Broker, limit: int) -> list[CheckResu
             many = f"{count} job{'s' * (count != 1)} dispatched but not started{full}"
             found.append(CheckResult(WARN, "jobs", f"queue {queue}: {many}; {cause}", fix))
     return found
+
+
+def _failed(jobs: Sequence[FailedJob]) -> Iterable[CheckResult]:
+    """One finding for each queue, handler and state, with the last error and the command that lists the jobs."""
+    counts = Counter((one.queue, one.handler, one.state) for one in jobs)
+    last = {(one.queue, one.handler, one.state): one for one in reversed(jobs)}
+    more = " or more" if len(jobs) == _FAILED else ""
+    for (queue, handler, state), count in counts.most_common(_GROUPS):
+        newest = last[queue, handler, state]
+        said = f"queue {queue}, handler {handler}: {counted(count, 'job')}{more} {state} within the last hour"
+        error = newest.error or {}
+        why = f": {error.get('type', 'Error')}: {error.get('message', '')}"[:_ERROR_LENGTH]
+        fix = f"orchestrix jobs list --state {state} --queue {shlex.quote(queue)} --handler {shlex.quote(handler)}"
+        yield CheckResult(WARN, "failed jobs", f"{said}, the last at {newest.at:%H:%M:%SZ}{why}", fix)
 
 
 def _crowded(known: JobFacts, limit: int) -> Iterable[CheckResult]:

@@ -124,7 +124,10 @@ async def deaths(database: Database) -> list[CheckResult]:
                 worst[one.queue] = one
     return [
         CheckResult(
-            WARN, "deaths", f"{worker_crash.describe(one)} ({one.saga} {one.instance_id}); such here: {counts[queue]}"
+            WARN,
+            "deaths",
+            f"{worker_crash.describe(one)} ({one.saga} {one.instance_id}); such here: {counts[queue]}",
+            worker_crash.WORKERS_DIED_ADVICE,
         )
         for queue, one in worst.items()
     ]

@@ -2,45 +2,73 @@
 
 from __future__ import annotations
 
-import shlex
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from orchestrix.broker.port import Binding, Broker, Queue, Topology
-from orchestrix.broker.topology import EVENTS
+from orchestrix.broker import topology
+from orchestrix.broker.permissions import grant
+from orchestrix.broker.port import Binding, Queue, Topology
 from orchestrix.cli.doctor.result import FAIL, CheckResult
 from orchestrix.errors import OrchestrixError
 
+if TYPE_CHECKING:
+    from orchestrix.broker.amqp.broker import AmqpBroker
+
 _REFUSED: Final = ("ACCESS_REFUSED", "refused for user")
 _RIGHTS: Final = ("configure", "write", "read")
+_DEFAULT_EXCHANGE: Final = ""
+_WRITTEN: Final = (
+    _DEFAULT_EXCHANGE,
+    topology.COMMANDS,
+    topology.EVENTS,
+    topology.DEAD,
+    topology.HEARTBEAT,
+    topology.WORKER_HEARTBEAT,
+    topology.JOB_CANCEL,
+)
+"""The exchanges that nodes and workers send to."""
+_READ: Final = (topology.UNROUTED, topology.LEADER, topology.JOB_ASSIGNED, topology.JOB_HANDOFF)
 
 
-async def rights(broker: Broker, url: str) -> list[CheckResult]:
-    """Makes a queue that ends with this connection, and binds it: that takes all three rights."""
+async def rights(broker: AmqpBroker, url: str, queues: Sequence[str] = ()) -> list[CheckResult]:
+    """Makes a queue that ends with this connection, and binds it: that takes all three rights. Then asks for the right
+    to send to each exchange, and to read each of `queues` and of those that nodes share. Raises `Unavailable`."""
     from orchestrix import clock
 
     name = f"orchestrix.doctor.{clock.token()}"
-    wanted = Topology((), (Queue(name, exclusive=True),), (Binding(name, EVENTS, name),))
+    wanted = Topology((), (Queue(name, exclusive=True),), (Binding(name, topology.EVENTS, name),))
     try:
         await broker.declare(wanted)
     except OrchestrixError as refused:
-        return _describe(str(refused), url)
-    return []
+        if found := _describe(str(refused), url):
+            return found  # else an exchange that is not there yet, which is reported elsewhere
+    return await names_refused(broker, url, (*_READ, *queues), _WRITTEN)
 
 
-def _describe(refusal: str, url: str) -> list[CheckResult]:
+async def names_refused(
+    broker: AmqpBroker, url: str, queues: Sequence[str], exchanges: Sequence[str] = ()
+) -> list[CheckResult]:
+    """A failure for each right that is missing on a queue or an exchange of these. Raises `Unavailable`."""
+    refused = await broker.refusals(queues, exchanges, topology.UNROUTED)
+    return [found for one in dict.fromkeys(refused) for found in _describe(one, url, named=True)]
+
+
+def _describe(refusal: str, url: str, *, named: bool = False) -> list[CheckResult]:
     if not any(text in refusal for text in _REFUSED):
-        return []  # an exchange that is not there yet, which is reported elsewhere
+        return []
     parts = urlsplit(url)
     user, host = unquote(parts.username or "guest"), unquote(parts.path[1:]) or "/"
     right = next((one for one in _RIGHTS if f"{one} access" in refusal), _by_what_was_refused(refusal))
-    fix = f"rabbitmqctl set_permissions -p {shlex.quote(host)} {shlex.quote(user)} '.*' '.*' '.*'"
     said = f"RabbitMQ's user {user!r} may not {right} in virtual host {host!r} what nodes and workers need"
-    return [CheckResult(FAIL, "rights", said, fix)]
+    if named:
+        what = refusal.partition("access to ")[2].partition(" in vhost")[0]
+        said += f": {what}" if what else ""
+    return [CheckResult(FAIL, "rights", said, grant(host, user))]
 
 
 def _by_what_was_refused(refusal: str) -> str:
     """RabbitMQ before 3.11 does not name the right: making a queue is `configure`, binding it needs the others."""
-    if "binding of" not in refusal:
-        return "configure"
-    return "read" if "access to exchange" in refusal else "write"
+    if "binding of" in refusal:
+        return "read" if "access to exchange" in refusal else "write"
+    return "configure" if refusal.startswith("queue ") else "read" if "to queue" in refusal else "write"

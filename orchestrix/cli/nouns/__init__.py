@@ -8,6 +8,7 @@ from orchestrix.cli.nouns.cluster import AUDIT, CLUSTER, WORKERS
 from orchestrix.cli.nouns.control import DEAD_LETTERS, DEADLINES, REDISPATCH
 from orchestrix.cli.nouns.jobs import JOBS
 from orchestrix.cli.nouns.local import CONFIG, DATABASE, DEV, DOCTOR, INIT, OPENAPI, SERVE, WORKER
+from orchestrix.cli.nouns.registry import REGISTRY
 from orchestrix.cli.nouns.sagas import APPS, SAGAS, STUCK
 from orchestrix.cli.nouns.schedules import SCHEDULES
 from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand
@@ -26,6 +27,7 @@ TABLE: Final[tuple[CommandGroup | ShellCommand, ...]] = (
     DEAD_LETTERS,
     JOBS,
     SCHEDULES,
+    REGISTRY,
     CLUSTER,
     WORKERS,
     AUDIT,

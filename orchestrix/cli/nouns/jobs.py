@@ -28,7 +28,7 @@ _OUTCOME = OneOf((
     switch("--follow", "show its log until it ends"),
 ))  # fmt: skip
 _COLUMNS = columns(
-    "id queue handler state attempt progress workerId=WORKER createdBy=BY createdAt=CREATED waitsFor=WAITING_FOR"
+    "id queue handler state attempt progress? createdAt=CREATED waitsFor?=WAITING_FOR workerId+=WORKER createdBy+=BY"
     " scheduleId+=SCHEDULE saga+ sagaId+=INSTANCE step+ updatedAt+"
 )
 _FILTERS = (
@@ -50,5 +50,9 @@ JOBS: Final = CommandGroup("jobs", "jobs: long work for the workers of a queue",
     ShellCommand("logs", "show its log", f"jobs logs -f {_A_JOB}",
                  (_JOB, switch("-f --follow", "follow the log until the job ends")),
                  "GET /jobs/{id}/logs", run="commands.jobs:logs"),
+    ShellCommand("why", "why it is where it is, and what helps", f"jobs why {_A_JOB}", (_JOB,), "GET /jobs/{id}/why",
+                 "why"),
     ShellCommand("cancel", "cancel a job", f"jobs cancel {_A_JOB}", (_JOB, REASON), "POST /jobs/{id}/cancel"),
+    ShellCommand("retry", "run a failed, timed out or cancelled job again", f"jobs retry {_A_JOB}", (_JOB, REASON),
+                 "POST /jobs/{id}/retry"),
 ))  # fmt: skip

@@ -18,7 +18,7 @@ from orchestrix.cli.syntax.declarations import CommandGroup, Option, ShellComman
 from orchestrix.cli.syntax.parsing import OUTPUT, renamed, seconds, whole
 from orchestrix.cli.syntax.values import json_object, moment
 
-ID: Final = option("id", "its id or its name", "ID")
+ID: Final = option("id", "its id or its name (id:1 or name:1 where 1 is both)", "ID")
 IF_VERSION: Final = option("--if-version", "only if it is still at this version", "N", type=whole(*VERSIONS))
 VERB: Final = (ID, REASON, DRY_RUN, IF_VERSION)
 _WAIT: Final = option(

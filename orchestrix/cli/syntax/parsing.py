@@ -90,8 +90,10 @@ def add_commands(
     """The commands of the table, but options of those alone that are among the words; of all without words."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for entry in table:
-        made = commands.add_parser(entry.name, help=entry.about, description=entry.about, epilog=_epilog(entry))
-        if words is not None and entry.name not in words:
+        typed = words is None or entry.name in words
+        about, epilog = entry.about, _epilog(entry)
+        made = commands.add_parser(entry.name, help=about, description=about, epilog=epilog, add_help=typed)
+        if not typed:
             continue
         if isinstance(entry, CommandGroup):
             add_commands(made, entry.commands, words)

@@ -8,6 +8,7 @@ from datetime import datetime
 from orchestrix.engine.broker_status import Counts, needed
 from orchestrix.engine.explain.job import AwaitedJob
 from orchestrix.engine.explain.operator_actions import OperatorEnding
+from orchestrix.engine.explain.step_failure import StepFailure
 from orchestrix.engine.explain.workers import UnconsumedQueues
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.dead_letters import DeadLetter
@@ -15,7 +16,7 @@ from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.commands import NEVER, PendingCommand, expected, pending_command
 from orchestrix.saga.definition import Saga
-from orchestrix.saga.state import Instance
+from orchestrix.saga.state import JOB, PAUSED, Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class SagaFacts:
     """What the explanation is found from. `queues` has those whose consumers it needs, as far as they are known.
 
     `last_action` says who has paused it, or has cancelled the deadline where there is none; `ending` who has given it
-    up. `dead_letter` is a dead letter: an answer to its present command that could not be used. `phase` as in
-    `SagaExplainer`.
+    up, `failure` which step has failed it. `dead_letter` is a dead letter: an answer to its present command that could
+    not be used. `phase` as in `SagaExplainer`.
     """
 
     saga: Saga
@@ -39,6 +40,7 @@ class SagaFacts:
     phase: str | None = None
     ending: OperatorEnding | None = None
     suspect: RedeliveryRecord | None = None
+    failure: StepFailure | None = None
 
     @property
     def command(self) -> PendingCommand | None:
@@ -52,7 +54,9 @@ class SagaFacts:
 
     @property
     def unconsumed(self) -> UnconsumedQueues:
-        """The queues that it needs and that have no consumer."""
+        """The queues that it needs and that have no consumer. What a worker has begun needs none."""
+        if self.instance.begun:
+            return UnconsumedQueues({})
         counts = {name: self.queues[name] for name in needed(self.saga, self.instance) if name in self.queues}
         silent = {name: messages for name, (messages, consumers) in counts.items() if not consumers}
         order = expected(self.saga, self.instance) if self.unsent is None else None
@@ -82,3 +86,10 @@ class SagaFacts:
         if here is None:
             return f"step {self.instance.progress.awaited}" if self.instance.progress.awaited else self.instance.state
         return f"the undo of step {here.step.name}" if here.undoes else f"step {here.step.name}"
+
+
+def row_says_all(one: Instance) -> bool:
+    """Whether the row of a stuck instance shows all but its outbox row, its dead letters and its queues."""
+    if one.blocker is not None:
+        return one.blocker != PAUSED
+    return one.live and one.wake_reason != JOB and one.wake_at is not None and one.wake_at < NEVER

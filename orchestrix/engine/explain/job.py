@@ -58,7 +58,7 @@ def describe(work: AwaitedJob, now: datetime) -> tuple[str, str]:
     if problem is not None:
         return f"{name} is {job.state}: {problem}.", f"Fix that, or stop it with `orchestrix jobs cancel {job.id}`."
     where = f" on worker {job.worker_id}" if job.worker_id is not None else ""
-    done = f", {_progress(job.progress)}" if job.progress is not None and job.state == RUNNING else ""
+    done = f", {progress_text(job.progress)}" if job.progress is not None and job.state == RUNNING else ""
     stopping = f"; stopping ({job.cancel_reason})" if job.cancel_reason is not None else ""
     attempt = f"attempt {max(job.attempt, 1)}"
     return (
@@ -67,7 +67,8 @@ def describe(work: AwaitedJob, now: datetime) -> tuple[str, str]:
     )
 
 
-def _progress(progress: Any) -> str:
+def progress_text(progress: Any) -> str:
+    """A progress in words: `40 %`, or the beginning of the object."""
     percent = progress.get("percent") if isinstance(progress, dict) else progress
     if isinstance(percent, int | float):
         return f"{percent:g} %"

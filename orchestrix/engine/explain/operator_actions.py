@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,7 @@ from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.commands import NEVER
 from orchestrix.saga.definition import FAILED
-from orchestrix.saga.state import PAUSED, Instance, InstanceProgress
+from orchestrix.saga.state import PAUSED, Instance
 
 _ENDS: Final = (SagaAction.CANCEL.value, SagaAction.TERMINATE.value)
 ANONYMOUS: Final = "anonymous"
@@ -29,13 +30,13 @@ class OperatorEnding:
     skipped: bool = False
     had_failed: bool = False
 
-    def describe(self, at: str, progress: InstanceProgress) -> str:
-        """A sentence; `at` is the time of the action in words."""
+    def describe(self, at: str, not_undone: Sequence[str], failure: str) -> str:
+        """A sentence; `at` is the time of the action in words, `failure` what it had failed by."""
         who = done_by(self.action, self._verb, at)
         if self.action.verb == SagaAction.CANCEL.value:
             return f"{who}: everything is undone{' except the skipped steps' if self.skipped else ''}."
-        left = f"not undone: {', '.join(progress.left)}" if progress.left else "nothing to undo"
-        return f"{who}: {left}.{f' It had failed before that: {progress.error}.' if self.had_failed else ''}"
+        left = f"not undone: {', '.join(not_undone)}" if not_undone else "nothing to undo"
+        return f"{who}: {left}.{f' It had failed before that: {failure}.' if self.had_failed else ''}"
 
     @property
     def _verb(self) -> str:

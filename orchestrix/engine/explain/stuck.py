@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -11,7 +11,7 @@ from orchestrix.broker.port import Broker
 from orchestrix.broker.topology import UNROUTED, dispatch_queue
 from orchestrix.domain.job_diagnosis import DISPATCH_GRACE
 from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING
-from orchestrix.engine.broker_status import COUNT_TTL_S, BrokerStatus, Counts, needed
+from orchestrix.engine.broker_status import COUNT_TTL_S, BrokerStatus
 from orchestrix.engine.explain.unusable_answer import answers
 from orchestrix.engine.explain.why import OVERDUE_AFTER_S
 from orchestrix.persistence import dead_letters
@@ -19,56 +19,28 @@ from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Connection, Database
 from orchestrix.persistence.jobs import blocked_job_steps
 from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs
-from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.instances import After, InstanceFilter
-from orchestrix.persistence.sagas.saga_tables import saga_tables_of
+from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
 from orchestrix.persistence.sagas.stuck_filter import WORKER_WAIT_REASONS, ExternalBlockers
 from orchestrix.saga.commands import expected
 from orchestrix.saga.definition import COMPENSATING, STEP_FAILED, Compensation, Order, Saga, Step
 from orchestrix.saga.state import Instance
 
+OVERDUE_AFTER: Final = timedelta(seconds=OVERDUE_AFTER_S)
 UNUSABLE_ANSWERS_LIMIT: Final = 1000
 """How many of the last unusable answers are read."""
+CRASHED_COMMANDS_LIMIT: Final = 200
+"""So many of the last commands with which workers have died are read."""
 NAMED_INSTANCES_LIMIT: Final = 1000
 """Up to so many instances that are overdue, or that wait for a job without a worker, are named by their ids, so that
 the query planner cannot misjudge them. If there are more, none is, and all are found by what their rows say."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Around:
-    """What blocks sagas and is in no row of theirs: an unavailable broker, queues without consumer, and what the
-    database knows besides.
-    """
-
-    broken: bool
-    counts: Counts
-    blockers: ExternalBlockers
-
-    def is_silent(self, command: str) -> bool:
-        """Whether the command's queue has no consumer; False for an unknown queue."""
-        return command in self.counts and not self.counts[command][1]
-
-    def of(self, saga: Saga) -> ExternalBlockers:
-        """What blocks instances of the saga."""
-        if self.broken:
-            return replace(self.blockers, states=[*saga.path[:-1], COMPENSATING])
-        states = [step.state for step in saga.steps if self.is_silent(step.command)]
-        steps = [step.name for step in saga.steps if any(map(self.is_silent, _commands(step)))]
-        return replace(self.blockers, states=states, steps=steps)
-
-    def holds(self, saga: Saga, one: Instance) -> bool:
-        """Whether an instance is blocked whose row does not show what is in flight."""
-        return one.id in self.blockers.ids or self._is_late(one) or any(map(self.is_silent, needed(saga, one)))
-
-    def _is_late(self, one: Instance) -> bool:
-        since = self.blockers.overdue
-        return since is not None and one.wake_at is not None and one.wake_at <= since
-
-
 class StuckSagas:
     """Lists them by what their rows say, and by what blocks them now: their own wait need not have ended for that.
 
-    The broker is asked once for each command of a saga, at most once a second.
+    Rows say which queues have no consumer; the broker is asked for the queues of jobs alone, at most once a second.
     """
 
     def __init__(self, database: Database, broker: Broker, silent: float) -> None:
@@ -80,40 +52,62 @@ class StuckSagas:
         self, saga: Saga, filters: InstanceFilter, sort: str, limit: int, after: After | None
     ) -> list[Instance]:
         """Up to `limit` instances that are stuck, or are not, as `filters` says; otherwise as `instances.page`."""
-        counts = await self._broker_status.counts(
-            [name for step in saga.steps for name in _commands(step)], max_age_s=COUNT_TTL_S
-        )
+        empty = await self._empty_job_queues(saga)
+        async with self._database.read() as connection:
+            blockers = await _known(connection, saga, self._silent, empty)
+            filters = replace(filters, blockers=replace(blockers, states=self._waiting_for_broker(saga)))
+            return await instances.page(connection, saga_tables_of(saga.name), saga.name, filters, sort, limit, after)
+
+    async def newest(
+        self, sagas: Sequence[Saga], limit: int, after: Mapping[SagaTables, After | None]
+    ) -> list[Instance]:
+        """Up to `limit` stuck instances of these sagas from each pair of tables, the newest first, behind `after`.
+
+        The number of statements depends neither on that of the instances nor on that of the sagas without jobs.
+        """
+        empty = {saga.name: await self._empty_job_queues(saga) for saga in sagas}
+        async with self._database.read() as connection:
+            answered, late = await dead_letters.sagas(connection), connection.now() - OVERDUE_AFTER
+            blockers: dict[SagaTables, dict[str, ExternalBlockers]] = {pair: {} for pair in after}
+            crashed = {
+                one
+                for pair in after
+                for one in await redelivered_commands.waited_for(connection, pair, CRASHED_COMMANDS_LIMIT)
+            }
+            for saga in sagas:
+                known = {id for name, id in crashed if name == saga.name}
+                if saga.name in answered:
+                    known |= await _unusable_answers(connection, saga)
+                blockers[saga_tables_of(saga.name)][saga.name] = ExternalBlockers(
+                    states=self._waiting_for_broker(saga),
+                    ids=sorted(known),
+                    overdue=late,
+                    unserved_jobs=await _unserved_jobs(connection, saga, self._silent, empty[saga.name]),
+                )
+            pages = [
+                await instances.newest_stuck(connection, pair, blockers[pair], limit, start)
+                for pair, start in after.items()
+            ]
+        return [one for page in pages for one in page]
+
+    async def _empty_job_queues(self, saga: Saga) -> list[str]:
         jobs = {
             dispatch_queue(order.job.queue): order.job.queue for order in _all_orders(saga) if order.job is not None
         }
-        empty = [jobs[queue] for queue in await self._broker_status.empty(jobs, max_age_s=COUNT_TTL_S)]
-        async with self._database.read() as connection:
-            known = await _known(connection, saga, self._silent, empty)
-            broker_status = _Around(self._broker_status.problem is not None, counts, known)
-            filters = replace(filters, blockers=broker_status.of(saga))
-            found: list[Instance] = []
-            while True:
-                rows = await instances.page(
-                    connection, saga_tables_of(saga.name), saga.name, filters, sort, limit, after
-                )
-                found += [
-                    one for one in rows if not _is_open(filters, one) or broker_status.holds(saga, one) is filters.stuck
-                ]
-                if len(rows) < limit or len(found) >= limit:
-                    return found[:limit]
-                after = instances.sort_value(sort, rows[-1]), rows[-1].id
+        return [jobs[queue] for queue in await self._broker_status.empty(jobs, max_age_s=COUNT_TTL_S)]
 
-
-def _is_open(filters: InstanceFilter, one: Instance) -> bool:
-    """Whether the query leaves open if it is stuck: no column shows which undo is in flight."""
-    undone = one.state == COMPENSATING and one.wake_reason in WORKER_WAIT_REASONS
-    return undone and bool(filters.blockers.steps)
+    def _waiting_for_broker(self, saga: Saga) -> list[str]:
+        """The states in which a saga that waits for a worker waits for the broker: all while that is unavailable."""
+        return [*saga.path[:-1], COMPENSATING] if self._broker_status.problem is not None else []
 
 
 async def _known(connection: Connection, saga: Saga, silent: float, empty: Collection[str]) -> ExternalBlockers:
-    """What the database knows of that blocks instances: unusable answers, overdue timers, jobs without worker."""
-    pair, before = saga_tables_of(saga.name), connection.now() - timedelta(seconds=OVERDUE_AFTER_S)
+    """What the database knows of that blocks instances: unusable answers, commands with which workers die, overdue
+    timers, jobs without worker."""
+    pair, before = saga_tables_of(saga.name), connection.now() - OVERDUE_AFTER
     found = await _unusable_answers(connection, saga)
+    crashed = await redelivered_commands.waited_for(connection, pair, CRASHED_COMMANDS_LIMIT)
+    found.update(id for name, id in crashed if name == saga.name)
     late = await instances.overdue(connection, pair, saga.name, OVERDUE_AFTER_S, NAMED_INSTANCES_LIMIT + 1)
     unserved_jobs = await _unserved_jobs(connection, saga, silent, empty)
     held = (
@@ -168,10 +162,6 @@ def _all_orders(saga: Saga) -> list[Order]:
 
 def _orders(step: Step) -> list[Order]:
     return [step, step.undo] if isinstance(step.undo, Compensation) else [step]
-
-
-def _commands(step: Step) -> list[str]:
-    return [order.command for order in _orders(step) if order.command]
 
 
 def _events(saga: Saga) -> list[str]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from orchestrix.broker.port import Broker
-from orchestrix.engine.broker_status import BrokerStatus, needed
+from orchestrix.engine.broker_status import COUNT_TTL_S, BrokerStatus, needed
 from orchestrix.engine.explain import worker_crash
 from orchestrix.engine.explain.explanation import SagaExplanation
-from orchestrix.engine.explain.facts import SagaFacts
+from orchestrix.engine.explain.facts import SagaFacts, row_says_all
 from orchestrix.engine.explain.job import describe, work_of
 from orchestrix.engine.explain.operator_actions import RETRY_ADVICE, done_by, end_of, wait_of
 from orchestrix.engine.explain.pause import by_blocker, in_flight_note
+from orchestrix.engine.explain.step_failure import failure_of
 from orchestrix.engine.explain.unusable_answer import unusable_answer
 from orchestrix.engine.explain.workers import queued_behind_others, without_action
 from orchestrix.errors import NotFound
-from orchestrix.persistence import outbox
+from orchestrix.persistence import dead_letters, outbox
 from orchestrix.persistence.engine import Connection, Database
+from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.persistence.sagas.saga_tables import APPS, saga_tables_of
 from orchestrix.quantities import duration
 from orchestrix.saga.actions.control import allowed
@@ -29,7 +33,18 @@ from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import migration_due
 from orchestrix.saga.compensation import with_undo
 from orchestrix.saga.definition import COMPLETED, Saga
-from orchestrix.saga.state import DEADLINE, JOB, PAUSED, RETRY, UNDO_FAILED, UNSENDABLE, Instance
+from orchestrix.saga.state import (
+    BROKER_DOWN,
+    DEADLINE,
+    JOB,
+    NO_CONSUMER,
+    PAUSED,
+    RETRY,
+    UNDO_FAILED,
+    UNSENDABLE,
+    UNSENT,
+    Instance,
+)
 
 OVERDUE_AFTER_S: Final = 15.0
 """Seconds after its wake-up time after which no node seems to look after a saga."""
@@ -67,13 +82,50 @@ class SagaExplainer:
             action, ending = await wait_of(connection, found), await end_of(connection, found)
             dead_letter = await unusable_answer(connection, known, found)
             job = await work_of(connection, known, found, self._silent, self._broker_status)
+            failure = await failure_of(connection, found)
             suspect = await redelivered_commands.of_command(connection, found.command_id or "")
         unsent = next((row for row in rows if row.id == found.command_id), None)
         queues = await self._broker_status.counts(needed(known, found))
         problem, now, phase = self._broker_status.problem, self._database.now(), self._phase()
-        return explain(
-            SagaFacts(known, found, now, unsent, problem, queues, action, dead_letter, job, phase, ending, suspect)
-        )
+        facts = SagaFacts(known, found, now, unsent, problem, queues, action, dead_letter, job, phase, ending, suspect)
+        return explain(replace(facts, failure=failure))
+
+    async def several(self, found: Sequence[Instance]) -> list[SagaExplanation | None]:
+        """Why each of these stuck instances waits, which were just read; None for one that is gone by now.
+
+        Most rows say it themselves: a few statements are enough for all of them. The others are read as by `why`.
+        Raises `Unavailable`.
+        """
+        async with self._database.read() as connection:
+            await self._reader.read_missing(connection, sorted({(one.saga, one.definition_version) for one in found}))
+            commands = sorted({one.command_id for one in found if one.command_id is not None})
+            unsent = await outbox.several(connection, commands)
+            suspects = await redelivered_commands.several(connection, commands)
+            answered = await dead_letters.owners(connection, {(one.saga, one.id) for one in found})
+        return [
+            await (
+                self._by_row(one, unsent.get(one.command_id or ""), suspects.get(one.command_id or ""))
+                if row_says_all(one) and (one.saga, one.id) not in answered
+                else self._why_or_none(one)
+            )
+            for one in found
+        ]
+
+    async def _by_row(
+        self, one: Instance, unsent: OutboxRow | None, suspect: RedeliveryRecord | None
+    ) -> SagaExplanation:
+        known = self._catalog.of(one)
+        if known is None:
+            return _unknown_version(one)
+        queues = await self._broker_status.counts(needed(known, one), max_age_s=COUNT_TTL_S)
+        problem, now = self._broker_status.problem, self._database.now()
+        return explain(SagaFacts(known, one, now, unsent, problem, queues, phase=self._phase(), suspect=suspect))
+
+    async def _why_or_none(self, one: Instance) -> SagaExplanation | None:
+        try:
+            return await self.why(one.saga, one.id)
+        except NotFound:
+            return None
 
     async def _version_of(self, connection: Connection, found: Instance) -> Saga | None:
         await self._reader.read_missing(connection, [(found.saga, found.definition_version)])
@@ -124,10 +176,14 @@ def _ended(facts: SagaFacts) -> Found | None:
         return None
     if facts.instance.state == COMPLETED:
         return "completed", "Completed.", "Nothing to do."
+    why = facts.failure.describe(facts.saga, _moment(facts.failure.at)) if facts.failure is not None else None
+    why = why or facts.instance.progress.error or "see its history for the reason"
     if facts.ending is not None:
-        return "failed", facts.ending.describe(_moment(facts.ending.action.at), facts.instance.progress), RETRY_ADVICE
-    why = facts.instance.progress.error or "see its history for the reason"
-    return "failed", f"Failed: {why}.", "Fix the cause, then `retry` to run it again from the beginning."
+        ended = facts.ending.describe(_moment(facts.ending.action.at), facts.instance.progress.left, why)
+        return "failed", ended, RETRY_ADVICE
+    verb = "apps retry" if facts.saga.name == APPS.saga else f"sagas retry {facts.saga.name}"
+    again = f"`orchestrix {verb} {facts.instance.id}`"
+    return "failed", f"Failed: {why}.", f"Fix the cause, then `retry` it from the beginning: {again}."
 
 
 def _paused(facts: SagaFacts) -> Found | None:
@@ -271,6 +327,22 @@ def _no_consumer(facts: SagaFacts) -> Found | None:
     )
 
 
+def _recorded(facts: SagaFacts) -> Found | None:
+    """What its row says, and lists of what is stuck with it, though it is over by now."""
+    instance = facts.instance
+    recorded = NO_CONSUMER if instance.hindered_by == NO_CONSUMER else instance.wake_reason
+    if recorded not in _RECORDED or instance.wake_reason in (RETRY, JOB):
+        return None
+    return recorded, f"{facts.work[0].upper()}{facts.work[1:]} waited {_RECORDED[recorded]}; that is over.", "Wait."
+
+
+_RECORDED: Final = {
+    UNSENT: "for its command to leave the outbox",
+    BROKER_DOWN: "for the broker",
+    NO_CONSUMER: "for a worker",
+}
+
+
 def _backlog(facts: SagaFacts) -> Found | None:
     if not facts.queue or not facts.queue[0] or facts.command is None or facts.instance.begun:
         return None
@@ -329,8 +401,9 @@ CATALOGUE: Final[tuple[Callable[[SagaFacts], Found | None], ...]] = (
     _job,
     _awaited,
     _unsent,
-    _no_consumer,
     worker_crash.found,
+    _no_consumer,
+    _recorded,
     _backlog,
     _no_deadline,
     _working,

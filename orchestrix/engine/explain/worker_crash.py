@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from orchestrix.engine.explain.workers import UnconsumedQueues
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.quantities import counted
-
-WORKERS_DIED = "workers_died"
 
 
 class WorkerCrashFacts(Protocol):
@@ -17,12 +16,19 @@ class WorkerCrashFacts(Protocol):
     def suspect(self) -> RedeliveryRecord | None:
         """What workers have noted of the command in flight."""
 
+    @property
+    def unconsumed(self) -> UnconsumedQueues:
+        """The queues without a consumer that the saga needs."""
+
 
 def found(facts: WorkerCrashFacts) -> tuple[str, str, str] | None:
     """The entry for the catalogue, if workers have died while they handled the command."""
     if facts.suspect is None:
         return None
-    return WORKERS_DIED, f"{describe(facts.suspect)}.", f"Wait, or {WORKERS_DIED_ADVICE}."
+    if facts.unconsumed:  # maybe since the last one has died: another would die too
+        sentence = f"{describe(facts.suspect)}. {facts.unconsumed.describe()}."
+        return "workers_died", sentence, f"{WORKERS_DIED_ADVICE.capitalize()}; then: {facts.unconsumed.helps()}."
+    return "workers_died", f"{describe(facts.suspect)}.", f"Wait, or {WORKERS_DIED_ADVICE}."
 
 
 def describe(suspect: RedeliveryRecord) -> str:

@@ -206,9 +206,9 @@ class OwnedJobs:
         batch = dict(list(self._ending.items())[:QUEUE_DELETIONS_PER_BATCH])
         crash.point("jobs.end.before_delete")
         try:
-            await asyncio.gather(*(self._delete(job_id) for job_id in batch))
+            await asyncio.gather(*(self._delete(job_id) for job_id in await self._ended(batch)))
             crash.point("jobs.end.after_delete")
-            await self._database.run(lambda tx: self._close(tx, batch))
+            retried = await self._database.run(lambda tx: self._close(tx, batch))
         except Unavailable:
             self._failures += 1
             await asyncio.sleep(backoff(self._failures))
@@ -217,17 +217,25 @@ class OwnedJobs:
         self._failures = 0
         for job_id in batch:
             self._ending.pop(job_id, None)
+        for job_id in retried:
+            await self.hold(job_id, batch[job_id])
+
+    async def _ended(self, batch: Iterable[str]) -> list[str]:
+        """Those to clear away: a job that was retried since its end needs its queues."""
+        async with self._database.read() as connection:
+            return [job.id for job in await jobs.of_ids(connection, batch) if job.ended]
 
     async def _delete(self, job_id: str) -> None:
         link = self._links[hash(job_id) % len(self._links)]
         for queue in (status_queue(job_id), logs_queue(job_id)):
             await link.broker.delete(queue)
 
-    async def _close(self, tx: Transaction, batch: dict[str, int]) -> None:
+    async def _close(self, tx: Transaction, batch: dict[str, int]) -> list[str]:
+        """Stores that they are cleared away; the ids of those that were retried, and are consumed again."""
         found = await jobs.lock(tx, batch)
         now = self._database.now()
-        mine = [
-            job for job in found.values() if (job.owner, job.owner_epoch) == (self._node, batch[job.id]) and job.ended
-        ]
-        await jobs.store(tx, [(job.version, rules.closed(job, now)) for job in mine])
-        await outbox.delete(tx, [job.history_id for job in mine if job.history_id is not None])  # it is not needed now
+        mine = [job for job in found.values() if (job.owner, job.owner_epoch) == (self._node, batch[job.id])]
+        ended = [job for job in mine if job.ended]
+        await jobs.store(tx, [(job.version, rules.closed(job, now)) for job in ended])
+        await outbox.delete(tx, [job.history_id for job in ended if job.history_id is not None])  # it is not needed now
+        return [job.id for job in mine if not job.ended]

@@ -65,7 +65,7 @@ class JobRescuer:
         if signs.dispatched_before_reset:
             await self._end(jobs.dispatched_before_reset, _always(BROKER_LOST), "broker data lost")
         if signs.overdue:
-            await self._end(self._overdue, self._find_timed_out, "timed out")
+            await self._end(self._find_timed_out, self._judge_timed_out, "timed out")
         if signs.silent:
             await self._end(self._find_silent, _always(WORKER_SILENT), "worker silent")
         self._checked_at = self._began  # the process may have stalled since
@@ -111,7 +111,7 @@ class JobRescuer:
         since = self._listening_since
         return since is None or now - since < timedelta(seconds=self._silent)
 
-    async def _overdue(self, tx: Transaction, limit: int) -> list[JobRow]:
+    async def _find_timed_out(self, tx: Transaction, limit: int) -> list[JobRow]:
         found = await jobs.overdue(tx, limit, self._listening_s)
         self._stalled()
         late = [job for job in found if not (self._is_too_early(tx) and self._is_older(job))]
@@ -151,7 +151,7 @@ class JobRescuer:
         # What is late and was not ended is spared for a while, of which no check changes anything.
         return min(max(due, 0.1) if due > 0 else 0.3, most)
 
-    async def _find_timed_out(self, tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
+    async def _judge_timed_out(self, tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
         workers = await job_queues.queue_workers(tx, [job.queue for job in found], self._silent)
         return [job_diagnosis.overdue(job, workers[job.queue]) for job in found]
 

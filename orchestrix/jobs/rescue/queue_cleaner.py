@@ -35,7 +35,13 @@ class QueueCleaner:
         async with database.read() as connection:
             found = await jobs.cleared(connection, after, QUEUE_CLEANER_AGE_S, RESCUE_BATCH_LIMIT)
         for _, job_id in found:
-            for queue in (status_queue(job_id), logs_queue(job_id)):
-                await self._broker.delete(queue)
+            if await self._is_cleared(job_id):
+                for queue in (status_queue(job_id), logs_queue(job_id)):
+                    await self._broker.delete(queue)
         self._after = found[-1] if found else after
         return 1.0 if len(found) == RESCUE_BATCH_LIMIT else QUEUE_CLEANER_INTERVAL_S
+
+    async def _is_cleared(self, job_id: str) -> bool:
+        """Whether it has not been retried meanwhile: then its queues are needed."""
+        async with self._leader_context.database.read() as connection:
+            return any(job.ended and not job.channels for job in await jobs.of_ids(connection, [job_id]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     URL,
@@ -15,7 +16,6 @@ from sqlalchemy import (
     Float,
     Select,
     Table,
-    Text,
     TextClause,
     and_,
     event,
@@ -103,6 +103,9 @@ _REFUSALS = {
     1792: READ_ONLY,  # the transaction, as the session began
     1836: READ_ONLY,  # InnoDB
 }
+_WRITE_ERRORS: Final = (3, 1026, 1030)
+"""What the server says of a file that it could not write, with the number of the system's error."""
+_NO_SPACE: Final = re.compile(r"\b(error|errno:|Errcode:) 28\b")
 _HOPELESS = (1290, 1792, 1836, 1053, 1927)
 """Read-only; and a session that is being ended by the server."""
 
@@ -162,6 +165,8 @@ class MySql:
         return _MEANINGS.get(_code(error), Unavailable)
 
     def refusal(self, error: DBAPIError) -> str | None:
+        if _code(error) in _WRITE_ERRORS and _NO_SPACE.search(str(error.orig)):
+            return FULL
         return _REFUSALS.get(_code(error))
 
     def needs_new_session(self, error: DBAPIError) -> bool:
@@ -180,10 +185,6 @@ class MySql:
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         # Comparisons pad with spaces, so that 'x' >= 'x '. Not LIKE: its own range over the index ends at U+FFFF.
         return (func.locate(prefix, column) == 1,)
-
-    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        # It is text. Converting it would give it the charset and the collation of the session.
-        return type_coerce(column, Text())
 
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).mappings().first()

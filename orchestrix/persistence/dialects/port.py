@@ -17,6 +17,9 @@ Row = Sequence[Any]
 Result = CursorResult[*tuple[Any, ...]]
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 FULL: Final = "the disk of the database is full; nothing was changed. Free some space there"
+LOCKED: Final = (
+    "the database is locked by another program; nothing was changed. End what holds the lock: a shell, a backup, a copy"
+)
 READ_ONLY: Final = (
     "the database does not accept writes: it, this user or this session is read-only; nothing was changed"
 )
@@ -146,9 +149,6 @@ class Dialect(Protocol):
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         """The conditions for a prefix beyond a range over the column's index."""
-
-    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        """A JSON column as the text that it is stored as."""
 
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         """How many rows the query finds, by the server's estimate; None where it has none."""

@@ -18,11 +18,9 @@ from sqlalchemy import (
     Interval,
     Select,
     Table,
-    Text,
     TextClause,
     any_,
     bindparam,
-    cast,
     event,
     func,
     literal,
@@ -166,9 +164,6 @@ class PostgreSql:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
-
-    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        return cast(column, Text())
 
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         plan = (await connection.execute(Explain(query))).scalar_one()

@@ -16,9 +16,7 @@ from sqlalchemy import (
     Float,
     Select,
     Table,
-    Text,
     TextClause,
-    cast,
     event,
     func,
     literal,
@@ -42,7 +40,7 @@ from orchestrix.persistence.dialects.sqlite_connection import connection
 from orchestrix.persistence.dialects.sqlite_file import DatabaseFile
 from orchestrix.persistence.schema.column_types import UtcTime
 
-from .port import FULL, BulkInsert, BulkUpdate, Inserts, QueryExecutor, Row, StatementExecutor, Updates
+from .port import FULL, LOCKED, BulkInsert, BulkUpdate, Inserts, QueryExecutor, Row, StatementExecutor, Updates
 
 _PRAGMAS = (
     "PRAGMA busy_timeout = 10000",
@@ -125,6 +123,8 @@ class Sqlite:
         code = (getattr(error.orig, "sqlite_errorcode", None) or 0) & _PRIMARY
         if code == sqlite3.SQLITE_FULL:
             return FULL
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return LOCKED
         return self._file.refusal(code, str(error.orig)) if self._file is not None else None
 
     def needs_new_session(self, error: DBAPIError) -> bool:
@@ -143,9 +143,6 @@ class Sqlite:
 
     def begins_with(self, column: ColumnElement[str], prefix: str) -> Sequence[ColumnElement[bool]]:
         return ()
-
-    def text_of(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        return cast(column, Text())
 
     async def about(self, connection: QueryExecutor, query: Select[Any]) -> int | None:
         return None

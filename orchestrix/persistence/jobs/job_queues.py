@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import and_, func, or_, select
 
 from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers
-from orchestrix.domain.jobs import DISPATCHED, LIVE, OWNED, RUNNING, JobRow
+from orchestrix.domain.jobs import DISPATCHED, FAILED, LIVE, OWNED, RUNNING, TIMED_OUT, JobRow
 from orchestrix.domain.stored_times import age_s
 from orchestrix.persistence.cluster import leases, nodes
 from orchestrix.persistence.engine import Connection, Transaction
@@ -21,6 +21,16 @@ from orchestrix.persistence.tables import jobs, outbox, workers
 
 RECENT_DISPATCH_S: Final = 15.0
 """Seconds, longer than between two checks for lost dispatches with the default limit."""
+
+
+class FailedJob(NamedTuple):
+    """A job that has failed for good, or timed out."""
+
+    queue: str
+    handler: str
+    state: str
+    at: datetime
+    error: Mapping[str, Any] | None
 
 
 async def queue_workers(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, QueueWorkers]:
@@ -92,6 +102,17 @@ async def not_started_counts(connection: Connection) -> dict[str, int]:
     """How many dispatched jobs of each queue no worker has begun."""
     query = select(jobs.c.queue, func.count()).where(jobs.c.state == DISPATCHED).group_by(jobs.c.queue)
     return {str(queue): int(count) for queue, count in await connection.execute(query)}
+
+
+async def failed(connection: Connection, seconds: float, limit: int) -> list[FailedJob]:
+    """The last `limit` jobs that have failed for good within so many seconds, the newest end first."""
+    table = jobs.c
+    query = select(table.queue, table.handler, table.state, table.finished_at, table.error)
+    query = query.where(
+        table.finished_at >= job_predicates.ago(connection, seconds), table.state.in_([FAILED, TIMED_OUT])
+    )
+    rows = await connection.execute(query.order_by(table.finished_at.desc(), table.id.desc()).limit(limit))
+    return [FailedJob(*row) for row in rows]
 
 
 async def last_dispatched_at(connection: Connection, queues: Iterable[str], seconds: float) -> dict[str, datetime]:

@@ -13,7 +13,7 @@ from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.sagas.instance_rows import instances_of, selection
 from orchestrix.persistence.sagas.saga_tables import SagaTables
 from orchestrix.persistence.sagas.stuck_filter import WORKER_WAIT_REASONS
-from orchestrix.saga.state import BACKLOG, NO_CONSUMER, Instance
+from orchestrix.saga.state import BACKLOG, DEADLINE, NO_CONSUMER, Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,22 @@ async def lock_waiting(tx: Transaction, pair: SagaTables, wanted: Waiting, after
     """Locks and reads up to `limit` of them, by id from behind `after_id`. What is locked elsewhere is left out."""
     table = pair.instances.c
     held = [] if pair.saga else [table.saga == wanted.saga]
-    waits = (table.wake_at.is_not(None), table.wake_reason.in_(WORKER_WAIT_REASONS), _recorded(pair, wanted.recorded))
+    reasons = (*WORKER_WAIT_REASONS, NO_CONSUMER) if wanted.recorded else WORKER_WAIT_REASONS
+    waits = (table.wake_at.is_not(None), table.wake_reason.in_(reasons), _recorded(pair, wanted.recorded))
     query = selection(pair).where(table.id > after_id, table.state.in_(sorted(wanted.states)), *held, *waits)
     query = query.order_by(table.id).limit(limit).with_for_update(skip_locked=True, key_share=True)
     return await instances_of(tx, pair, query)
 
 
 async def record(tx: Transaction, pair: SagaTables, rows: Sequence[Instance], by: str | None) -> None:
-    """Records what hinders these, where the version is unchanged. No change of version, and none of history."""
-    values = [(one.id, one.version, by) for one in sorted(rows, key=lambda one: one.id)]
+    """Records what hinders these, where the version is unchanged. No change of version, and none of history.
+
+    Their wake-up stays; one that a timer has put off for want of consumers is a deadline again once there are some.
+    """
+    values = [
+        (one.id, one.version, by, DEADLINE if by is None and one.wake_reason == NO_CONSUMER else one.wake_reason)
+        for one in sorted(rows, key=lambda one: one.id)
+    ]
     if values:
         await tx.dialect.update(tx, _update(pair), values)
 
@@ -50,4 +57,5 @@ def _recorded(pair: SagaTables, recorded: bool) -> ColumnElement[bool]:
 
 @cache
 def _update(pair: SagaTables) -> BulkUpdate:
-    return BulkUpdate(pair.instances, match=("id", "version"), change=("hindered_by",), guard="blocker IS NULL")
+    change = ("hindered_by", "wake_reason")
+    return BulkUpdate(pair.instances, match=("id", "version"), change=change, guard="blocker IS NULL")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -17,6 +17,7 @@ from orchestrix.persistence.sagas import stuck_filter
 from orchestrix.persistence.sagas.saga_tables import SagaTables
 from orchestrix.persistence.sagas.stuck_filter import NO_BLOCKERS, ExternalBlockers
 from orchestrix.persistence.tables import jobs
+from orchestrix.saga.definition import TERMINAL
 from orchestrix.saga.state import Instance
 
 _LAST: Final = 0x10FFFF
@@ -38,8 +39,7 @@ class InstanceFilter:
     """What the instances of a list have in common. The bounds themselves are not included; no field set means all.
 
     The stuck ones are live, and wait for a person, for the broker, or for workers that are not there. Those that are
-    `blockers` are among them; of those that may be, as their progress names a step, the caller has to decide:
-    they are among the others too.
+    `blockers` are among them.
     """
 
     states: Sequence[str] = ()
@@ -119,6 +119,19 @@ async def queries(
     yield _joined(pair, by, rows, _by_name(connection, pair, saga, filters, by, limit), limit)
 
 
+def stuck_of_all(
+    connection: Connection,
+    pair: SagaTables,
+    filters: Mapping[str, InstanceFilter],
+    by: InstanceOrder,
+    rows: Select[Any],
+    limit: int,
+) -> Select[Any]:
+    """The first of `rows` that are stuck and fit the filter of their saga, of all these sagas by one query."""
+    each = [_stuck_by_state(connection, pair, saga, filters[saga], by, rows, limit) for saga in sorted(filters)]
+    return _first_of(by, each, limit)
+
+
 def _joined(pair: SagaTables, by: InstanceOrder, rows: Select[Any], found: Select[Any], limit: int) -> Select[Any]:
     """Those of `rows` whose ids were found."""
     ids = found.subquery()
@@ -154,8 +167,7 @@ def _stuck_among_first(
 ) -> Select[Any]:
     """The ids of what is stuck among the first `window` rows that fit otherwise."""
     table = pair.instances.c
-    columns = [table[name] for name in ("state", "blocker", "wake_reason", "wake_at", "command_id")]
-    columns += [table.progress] if filters.blockers.steps else []
+    columns = [table[name] for name in ("state", "blocker", "wake_reason", "wake_at", "command_id", "hindered_by")]
     narrow = select(table.id, by.column, *columns)
     near = _by_state(connection, pair, saga, replace(filters, stuck=None), by, narrow, window).subquery()
     return by.on(near).first(select(near.c.id), limit).where(*stuck_filter.stuck(connection, near.c, filters.blockers))
@@ -232,6 +244,7 @@ def _stuck_by_state(
         each.append(by.first(live.where(*_conditions(connection, pair, saga, one)), limit))
         plain = replace(one, stuck=None)
         fitting = live.where(*_conditions(connection, pair, saga, plain))
+        each.append(by.unindexed().first(_hindered(connection, pair, saga, plain, live), limit))
         each += [
             by.first(fitting.where(*which), limit) for which in stuck_filter.in_states(connection, table, hindered)
         ]
@@ -239,6 +252,17 @@ def _stuck_by_state(
         others = _blocked_by_index(connection, pair, hindered, rows)
         each += [by.unindexed().first(query.where(*hidden), limit) for query in others]
     return _first_of(by, each, limit)
+
+
+def _hindered(
+    connection: Connection, pair: SagaTables, saga: str, filters: InstanceFilter, live: Select[Any]
+) -> Select[Any]:
+    """Those whose queue has no consumer: the index on them alone, where there is one, is to be used and no other."""
+    whole = connection.dialect.name == "mysql"
+    found = live.where(*_conditions(connection, pair, saga, filters, hidden=not whole))
+    table = pair.instances.c
+    waiting = found.where(*stuck_filter.hindered_by_queue(table))
+    return waiting.where(table.state.not_in(sorted(TERMINAL))) if whole else waiting
 
 
 def _blocked_by_index(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -15,7 +15,15 @@ from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.dialects import BulkUpdate
 from orchestrix.persistence.dialects.port import Row
 from orchestrix.persistence.engine import Connection, Transaction
-from orchestrix.persistence.sagas.instance_pages import After, InstanceFilter, InstanceOrder, order, queries, sort_value
+from orchestrix.persistence.sagas.instance_pages import (
+    After,
+    InstanceFilter,
+    InstanceOrder,
+    order,
+    queries,
+    sort_value,
+    stuck_of_all,
+)
 from orchestrix.persistence.sagas.instance_rows import (
     insertion,
     instance_of,
@@ -31,6 +39,7 @@ from orchestrix.persistence.sagas.instance_rows import (
     values_of,
 )
 from orchestrix.persistence.sagas.saga_tables import APPS, SagaTables
+from orchestrix.persistence.sagas.stuck_filter import ExternalBlockers
 from orchestrix.persistence.tables import held_events
 from orchestrix.saga.commands import NEVER, SagaTransition
 from orchestrix.saga.definition import FAILED
@@ -317,6 +326,20 @@ async def page(
         if len(found) == limit:
             break
     return found
+
+
+async def newest_stuck(
+    connection: Connection, pair: SagaTables, blockers: Mapping[str, ExternalBlockers], limit: int, after: After | None
+) -> list[Instance]:
+    """Up to `limit` stuck instances of these sagas, the newest first, by one statement; `after` as in `page`.
+
+    `blockers` says for each saga what else blocks its instances.
+    """
+    if not blockers:
+        return []
+    filters = {saga: InstanceFilter(stuck=True, blockers=known) for saga, known in blockers.items()}
+    by = order(pair, "-createdAt", after)
+    return await instances_of(connection, pair, stuck_of_all(connection, pair, filters, by, selection(pair), limit))
 
 
 async def get(connection: Connection, pair: SagaTables, saga: str, id: int) -> Instance | None:

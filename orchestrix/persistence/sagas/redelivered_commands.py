@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import and_, delete, select, update
 
 from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.sagas.saga_tables import SagaTables
+from orchestrix.persistence.sagas.stuck_filter import WORKER_WAIT_REASONS
 from orchestrix.persistence.tables import suspects
 
 SET_ASIDE_PREFIX: Final = "it waits"
@@ -45,6 +47,15 @@ async def of_command(connection: Connection, command_id: str) -> RedeliveryRecor
     return RedeliveryRecord(*row) if row is not None else None
 
 
+async def several(connection: Connection, command_ids: Sequence[str]) -> dict[str, RedeliveryRecord]:
+    """The records of these commands, as in `of_command`."""
+    if not command_ids:
+        return {}
+    table = suspects.c
+    query = select(*(table[name] for name in _FIELDS)).where(connection.dialect.among(table.command_id, command_ids))
+    return {row.command_id: RedeliveryRecord(*row) for row in await connection.execute(query)}
+
+
 async def set_aside(connection: Connection, command_ids: Sequence[str]) -> dict[str, datetime]:
     """When it was last noted of each of these commands that it was set aside; the others are left out."""
     if not command_ids:
@@ -62,6 +73,17 @@ async def page(connection: Connection, limit: int) -> Sequence[RedeliveryRecord]
     table = suspects.c
     query = select(*(table[name] for name in _FIELDS)).order_by(table.noted_at.desc()).limit(limit)
     return [RedeliveryRecord(*row) for row in await connection.execute(query)]
+
+
+async def waited_for(connection: Connection, pair: SagaTables, limit: int) -> list[tuple[str, int]]:
+    """Up to `limit` instances of these tables that wait for such a command: their sagas and ids."""
+    table = pair.instances.c
+    same = suspects.c.saga == (pair.saga or pair.instances.c.saga)
+    known = suspects.join(pair.instances, and_(table.id == suspects.c.instance_id, same))
+    query = select(suspects.c.saga, table.id).select_from(known).where(table.command_id == suspects.c.command_id)
+    waiting = table.blocker.is_(None), table.wake_reason.in_(WORKER_WAIT_REASONS)
+    found = await connection.execute(query.where(*waiting).order_by(suspects.c.noted_at.desc()).limit(limit))
+    return [(row[0], row[1]) for row in found]
 
 
 async def purge(tx: Transaction, older_than_s: float, limit: int) -> int:

@@ -12,9 +12,9 @@ from sqlalchemy.sql import ColumnElement
 
 from orchestrix.persistence.engine import Connection
 from orchestrix.persistence.jobs.blocked_job_steps import UnservedJobs, is_waited_for, without_worker
-from orchestrix.persistence.schema.saga_columns import STUCK
+from orchestrix.persistence.schema.saga_columns import HINDERED, STUCK
 from orchestrix.persistence.tables import jobs
-from orchestrix.saga.definition import COMPENSATING, TERMINAL
+from orchestrix.saga.definition import TERMINAL
 from orchestrix.saga.state import BACKLOG, BROKER_DOWN, DEADLINE, JOB, NO_CONSUMER, RETRY, UNSENT
 
 _OWN: Final = (UNSENT, BROKER_DOWN, NO_CONSUMER)
@@ -31,13 +31,11 @@ Condition = ColumnElement[bool]
 class ExternalBlockers:
     """Instances that the engine wakes, as their rows say, but that are blocked by something not in any row.
 
-    Of those that wait for their worker all in `states`, and all in compensation whose progress names one of
-    `steps`; and all with these `ids`. Besides, where those are too many to be named by their ids: all whose wake-up was
-    at `overdue` or before, and all that wait for an `unserved_jobs` job.
+    Of those that wait for their worker all in `states`; and all with these `ids`. Besides, where those are too many to
+    be named by their ids: all whose wake-up was at `overdue` or before, and all that wait for an `unserved_jobs` job.
     """
 
     states: Sequence[str] = ()
-    steps: Sequence[str] = ()
     ids: Sequence[int] = ()
     overdue: datetime | None = None
     unserved_jobs: UnservedJobs | None = None
@@ -58,12 +56,19 @@ def stuck_by_row(table: Any) -> list[Condition]:
     return [table.state.not_in(sorted(TERMINAL)), literal_column(f"({STUCK})")]
 
 
+def hindered_by_queue(table: Any) -> list[Condition]:
+    """That an instance waits for its worker, and its row says that the queue has no consumer. Only live ones wait."""
+    waits = (table.blocker.is_(None), table.wake_reason.in_(WORKER_WAIT_REASONS))
+    return [*waits, table.hindered_by == NO_CONSUMER, literal_column(HINDERED)]
+
+
 def stuck(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
-    """That a row is stuck, or may be: for one in compensation the caller has to decide.
+    """That a row is stuck.
 
     `table` are the columns of a row, of whatever query; no index helps to find it.
     """
     found = [table.blocker.is_not(None), table.wake_reason.in_(_OWN), _late(table, hindered)]
+    found.append(not_(_is_unhindered(table)))
     found += [and_(*condition) for condition in in_states(connection, table, hindered)]
     if hindered.ids:
         found.append(connection.dialect.among(table.id, hindered.ids))
@@ -73,9 +78,10 @@ def stuck(connection: Connection, table: Any, hindered: ExternalBlockers) -> lis
 
 
 def moving(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
-    """The opposite, but for one in compensation the caller has to decide here too."""
+    """The opposite."""
     never = table.wake_reason.is_(None)
     found = [table.blocker.is_(None), or_(never, table.wake_reason.in_(NORMAL_WAIT_REASONS))]
+    found.append(or_(never, _is_unhindered(table)))
     if hindered.states:
         found.append(
             or_(never, table.wake_reason.not_in(WORKER_WAIT_REASONS), table.state.not_in(sorted(hindered.states)))
@@ -94,14 +100,9 @@ def in_states(connection: Connection, table: Any, hindered: ExternalBlockers) ->
 
     So that none of those that wait for their worker is found by its id or its wake-up too.
     """
-    waiting = [table.blocker.is_(None), table.wake_reason.in_(WORKER_WAIT_REASONS)]
+    waiting = [table.blocker.is_(None), table.wake_reason.in_(WORKER_WAIT_REASONS), _is_unhindered(table)]
     for state in hindered.states:
         yield [table.state == state, *waiting]
-    if hindered.steps:
-        progress = connection.dialect.text_of(table.progress)
-        named: list[Condition] = [progress.contains(f'"{step}"', autoescape=True) for step in hindered.steps]
-        named += [connection.dialect.among(table.id, hindered.ids)] if hindered.ids else []
-        yield [table.state == COMPENSATING, *waiting, or_(*named, _late(table, hindered))]
 
 
 def by_id(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:
@@ -123,13 +124,18 @@ def by_job(connection: Connection, table: Any, hindered: ExternalBlockers) -> li
 
 
 def _blocked_by_index(table: Any, hindered: ExternalBlockers) -> list[Condition]:
-    states = [*hindered.states, *([COMPENSATING] if hindered.steps else [])]
-    found = [table.blocker.is_(None), table.wake_reason.in_(NORMAL_WAIT_REASONS)]
-    return (
-        [*found, or_(table.wake_reason.not_in(WORKER_WAIT_REASONS), table.state.not_in(sorted(states)))]
-        if states
-        else found
-    )
+    found = [table.blocker.is_(None), table.wake_reason.in_(NORMAL_WAIT_REASONS), _is_unhindered(table)]
+    if hindered.states:
+        states = sorted(hindered.states)
+        found.append(or_(table.wake_reason.not_in(WORKER_WAIT_REASONS), table.state.not_in(states)))
+    return found
+
+
+def _is_unhindered(table: Any) -> Condition:
+    """Of one with a wake-up that it is none of `hindered_by_queue`. What no longer waits for a worker may still say so:
+    nodes of an earlier release do not clear it."""
+    by = func.coalesce(table.hindered_by, "")
+    return or_(by != NO_CONSUMER, table.wake_reason.is_(None), table.wake_reason.not_in(WORKER_WAIT_REASONS))
 
 
 def _unnamed(connection: Connection, table: Any, hindered: ExternalBlockers) -> list[Condition]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, PrimaryKeyConstraint, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, PrimaryKeyConstraint, String, Text, UniqueConstraint
 from sqlalchemy.dialects.mysql import MEDIUMTEXT
 from sqlalchemy.schema import SchemaItem
 
@@ -18,7 +18,7 @@ def job_registry_columns() -> list[SchemaItem]:
         Column("instance", Name(100)),
         Column("state", String(10), nullable=False),
         Column("weight", Integer, nullable=False),
-        Column("load", Float(53)),
+        Column("load", Double()),
         Column("first_seen", UtcTime, nullable=False),
         Column("drained_at", UtcTime),
         UniqueConstraint("registry_group", "registry_key", "registry_value", name="idx_g_k_v"),

@@ -19,6 +19,9 @@ from orchestrix.worker.jobs.messages import moment
 REGISTER: Final = "/api/registry"
 DEREGISTER: Final = "/api/registryRemove"
 MAX_APP_CHARS: Final = 200
+MAX_WEIGHT: Final = 1_000_000
+MAX_LOAD: Final = 1e9
+"""What is beyond these is refused by the API, and with it the whole heartbeat."""
 
 
 class Executor:
@@ -142,8 +145,8 @@ class Executor:
 
 def _checked_load(load: float) -> float:
     number = float(load)
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"load returned {load!r} instead of a number from 0 on")
+    if not 0 <= number <= MAX_LOAD:  # NaN is not, either
+        raise ValueError(f"load returned {load!r} instead of a number from 0 to {MAX_LOAD:g}")
     return number
 
 
@@ -160,8 +163,8 @@ def _checked_token(token: str | None) -> str | None:
 
 
 def _checked_weight(weight: int) -> int:
-    if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
-        raise ValueError(f"weight {weight!r}: write a whole number from 1 on")
+    if isinstance(weight, bool) or not isinstance(weight, int) or not 0 <= weight <= MAX_WEIGHT:
+        raise ValueError(f"weight {weight!r}: write a whole number from 0 to {MAX_WEIGHT}")
     return weight
 
 

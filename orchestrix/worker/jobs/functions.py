@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 from orchestrix.errors import ConfigError
@@ -33,6 +33,13 @@ class JobFunction:
     grace: float
     settings: object = None
     """The `settings` of its context."""
+    more_queues: tuple[str, ...] = ()
+    """Those of further `@job` of the same name above the function."""
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Every queue that it is for."""
+        return (self.queue, *self.more_queues)
 
     @property
     def place(self) -> str:
@@ -45,7 +52,7 @@ registered_jobs: list[JobFunction] = []
 
 @called_as('@job("reindex", queue="search", grace=10)', ConfigError, "@job")
 def job(name: str, *, queue: str = DEFAULT_QUEUE, grace: float = 10.0) -> Callable[[F], F]:
-    """Makes a function run the jobs called `name`; workers that have it serve `queue`.
+    """Makes a function run the jobs called `name`; workers that have it serve `queue`. Write it once for each queue.
 
     It is called with the `JobContext`, and the mapping that it returns, or None, is the job's result: JSON of at most
     64 KiB. An `async def` runs in the worker's event loop; asked to stop, it has `grace` seconds before it is
@@ -99,11 +106,14 @@ class JobTable(Mapping[str, JobFunction]):
         known = self._functions.setdefault(one.name, one)
         if known.function is not one.function:
             raise ConfigError(f"job {one.name!r} has two functions, {known.place} and {one.place}: remove one")
+        more = [queue for queue in one.queues if queue not in known.queues]
+        if more:
+            self._functions[one.name] = replace(known, more_queues=(*known.more_queues, *more))
 
     @property
     def queues(self) -> tuple[str, ...]:
         """The queues that its functions name."""
-        return tuple(dict.fromkeys(one.queue for one in self._functions.values()))
+        return tuple(dict.fromkeys(queue for one in self._functions.values() for queue in one.queues))
 
     def __getitem__(self, name: str) -> JobFunction:
         return self._functions[name]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from orchestrix.persistence import audit
-from orchestrix.persistence.audit import AuditRow
+from orchestrix.persistence.audit import AuditFilter, AuditRow
 from orchestrix.persistence.engine import Database
 
 
@@ -42,3 +42,22 @@ async def test_a_reason_that_no_database_takes_is_kept_readable(database: Databa
         await audit.insert(tx, [row])
         (found,) = await audit.listing(tx, "app", 1)
     assert found.reason == "a\ufffdb\ufffd"
+
+
+async def test_pages_are_in_the_order_of_time_and_have_each_row_once(database: Database) -> None:
+    """Rows of one moment are in the order of their ids; a row can be of an earlier moment than one before it."""
+    now = database.now()
+    ago = [3, 1, 2, 1, 1, 5, 4]
+    rows = [
+        AuditRow(at=now - timedelta(seconds=n), actor="ada", verb="pause", reason=f"{place}")
+        for place, n in enumerate(ago)
+    ]
+    async with database.begin() as tx:
+        await audit.insert(tx, rows)
+    seen: list[str] = []
+    last: tuple[datetime, int] | None = None
+    async with database.read() as connection:
+        while found := await audit.page(connection, AuditFilter(actor="ada"), 2, last):
+            seen += [row.reason for _, row in found]
+            last = found[-1][1].at, found[-1][0]
+    assert seen == ["4", "3", "1", "2", "0", "6", "5"]

@@ -297,6 +297,13 @@ async def test_open_letters_are_found_that_are_about_instances_of_a_saga(databas
             sent.id,
         }
         assert await dead_letters.several(connection, []) == []
+        wanted = [("app", 1), ("app", 2), ("order", 2), ("other", 1)]
+        assert await dead_letters.owners(connection, wanted) == {("app", 1)}
+        assert await dead_letters.owners(connection, [("order", 1), ("app", 3)]) == {("order", 1)}
+        assert await dead_letters.owners(connection, []) == set()
+    await redriven(database, first, again, other_queue)
+    async with database.read() as connection:
+        assert await dead_letters.owners(connection, wanted) == set()
 
 
 async def test_an_edited_letter_has_another_body(database: Database) -> None:

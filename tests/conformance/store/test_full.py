@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from orchestrix.errors import OutcomeUnknown, SchemaMismatch, Unavailable
+from orchestrix.errors import Contention, OutcomeUnknown, SchemaMismatch, Unavailable
 from orchestrix.persistence.dialects import dialect_of, sqlite
 from orchestrix.persistence.dialects.sqlite_file import DatabaseFile
 from orchestrix.persistence.engine import Database, Transaction, parse_url
@@ -80,6 +80,8 @@ FULL = {
     "postgresql+asyncpg://h/d": DriverError("could not extend file", sqlstate="53100"),
     "mysql+asyncmy://h/d": DriverError(1021, "Disk full"),
     "mysql+asyncmy://h/e": DriverError(1114, "The table 'apps' is full"),
+    "mysql+asyncmy://h/f": DriverError(1030, 'Got error 28 "No space left on device" from storage engine InnoDB'),
+    "mysql+asyncmy://h/g": DriverError(1026, "Error writing file 'x' (errno: 28 \"No space left on device\")"),
 }
 
 
@@ -88,6 +90,43 @@ def test_a_commit_refused_by_a_full_disk_leaves_nothing_open(url: str) -> None:
     found = translated(OperationalError("COMMIT", None, FULL[url]), dialect_of(parse_url(url)), committing=True)
     assert type(found) is Unavailable
     assert "nothing was changed" in str(found)
+
+
+LOCKED = {
+    "sqlite+aiosqlite:////x": DriverError("database is locked", sqlite_errorcode=sqlite3.SQLITE_BUSY),
+    "postgresql+asyncpg://h/d": DriverError("canceling statement due to lock timeout", sqlstate="55P03"),
+    "mysql+asyncmy://h/d": DriverError(1205, "Lock wait timeout exceeded; try restarting transaction"),
+}
+
+
+@pytest.mark.parametrize("url", LOCKED)
+def test_a_lock_of_somebody_else_is_named_and_leaves_nothing_open(url: str) -> None:
+    dialect = dialect_of(parse_url(url))
+    found = translated(OperationalError("COMMIT", None, LOCKED[url]), dialect, committing=True)
+    assert type(found) in (Unavailable, Contention)
+    assert "nothing was changed" in str(found)
+    assert str(found) != str(LOCKED[url])
+
+
+def test_another_error_of_a_file_is_no_full_disk() -> None:
+    broken = DriverError(1030, 'Got error 5 "Input/output error" from storage engine InnoDB')
+    found = translated(OperationalError("INSERT", None, broken), dialect_of(parse_url("mysql+asyncmy://h/d")))
+    assert "full" not in str(found)
+
+
+async def test_a_locked_sqlite_says_what_to_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "_PRAGMAS", ("PRAGMA busy_timeout = 50",))
+    holder = sqlite3.connect(file, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    database = Database(f"sqlite+aiosqlite:///{file}")
+    try:
+        with pytest.raises(Unavailable, match="locked by another program; nothing was changed"):
+            await stored(database, APPS, [started("x")])
+        holder.execute("ROLLBACK")
+        await stored(database, APPS, [started("x")])
+    finally:
+        holder.close()
+        await database.close()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ async def now(database: Database, pair: SagaTables, *rows: Instance) -> list[Ins
     return [found[one.id] for one in rows]
 
 
-async def hinder(database: Database, pair: SagaTables, by: str, *rows: Instance) -> None:
+async def hinder(database: Database, pair: SagaTables, by: str | None, *rows: Instance) -> None:
     async with database.begin() as tx:
         await hindered_instances.record(tx, pair, rows, by)
 
@@ -85,6 +85,20 @@ async def test_those_that_wait_for_a_worker_are_found(database: Database, of: Of
     assert await waiting(database, pair, unmarked) == [behind.id, other.id]
     assert await waiting(database, pair, marked) == [first.id]
     assert [one.hindered_by for one in await now(database, pair, *rows)][3] is None, "a person holds it"
+
+
+async def test_a_wait_that_was_put_off_for_want_of_consumers_is_a_deadline_again(database: Database, of: Of) -> None:
+    pair, saga = of
+    one, retried = await some(database, 2, pair, saga)
+    at = one.created_at + timedelta(hours=1)
+    async with database.begin() as tx:
+        late = TimerUpdate(one.id, 1, at, "no_consumer", 7, one.created_at, "no_consumer")
+        await instances.update_timers(tx, pair, [late, TimerUpdate(retried.id, 1, at, "retry", 7, None, None)])
+    assert await waiting(database, pair, Waiting(saga, [one.state], False)) == []
+    assert await waiting(database, pair, Waiting(saga, [one.state], True)) == [one.id]
+    (before,) = await now(database, pair, one)
+    await hinder(database, pair, None, before)
+    assert await now(database, pair, one) == [replace(before, wake_reason="deadline", hindered_by=None)]
 
 
 async def test_other_sagas_are_left_alone(database: Database, of: Of) -> None:

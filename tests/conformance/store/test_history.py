@@ -144,6 +144,84 @@ async def test_a_failure_counts_until_its_step_is_done(database: Database, of: O
         assert not await history.had_failed(connection, pair, one.id, 5, 7)
 
 
+async def test_the_failure_of_a_run_is_its_step_s_with_the_attempts_that_led_to_it(database: Database, of: Of) -> None:
+    pair, saga = of
+    one, other = await some(database, 2, pair, saga)
+
+    def of_step(version: int, kind: str, source: str = "B", step: str = "pay") -> StateChange:
+        return replace(moved(one, version, source, source), kind=kind, step=step, error_type="Busy")
+
+    rows = [
+        replace(moved(one, 1, None, "A"), kind="created"),
+        of_step(2, "attempt_failed", "A", "pack"),
+        of_step(3, "step_failed", "A", "pack"),
+        of_step(4, "step_failed", "COMPENSATING", "pack"),
+        replace(moved(one, 5, "FAILED", "A"), kind="retry"),
+        of_step(6, "attempt_failed", "A", "pack"),
+        of_step(7, "step_succeeded", "A", "pack"),
+        of_step(8, "attempt_failed"),
+        of_step(9, "step_held"),
+        of_step(10, "retry"),
+        of_step(11, "attempt_failed"),
+        of_step(12, "failure_deferred"),
+        of_step(13, "attempt_failed"),
+        of_step(14, "step_failed"),
+        of_step(15, "attempt_failed", "COMPENSATING"),
+        of_step(16, "step_failed", "COMPENSATING"),
+    ]
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, row) for row in rows])
+        await history.insert(tx, pair, [(other.id, replace(moved(other, 1, "A", "FAILED"), kind="terminate"))])
+    async with database.read() as connection:
+        last = await history.failure_of_run(connection, pair, one.id, 5)
+        assert last == rows[13]
+        assert await history.attempts_until(connection, pair, one.id, 5, last) == 3
+        assert await history.failure_of_run(connection, pair, one.id, 14) is None
+        assert await history.failure_of_run(connection, pair, other.id, 0) is None
+
+
+@pytest.mark.parametrize("unknown", [{"kind": None}, {"step": None}], ids=["an attempt", "the step"])
+async def test_attempts_are_unknown_where_an_earlier_release_has_written_the_rows(
+    database: Database, of: Of, unknown: dict[str, Any]
+) -> None:
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    attempt = replace(moved(one, 2, "A", "A"), kind="attempt_failed", step="pay")
+    failure = replace(moved(one, 3, "A", "FAILED"), kind="step_failed", step="pay")
+    rows = [moved(one, 1, None, "A"), attempt if "step" in unknown else replace(attempt, **unknown), failure]
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, row) for row in rows])
+    async with database.read() as connection:
+        told = replace(failure, **unknown) if "step" in unknown else failure
+        assert await history.attempts_until(connection, pair, one.id, 1, told) is None
+        assert await history.attempts_until(connection, pair, one.id, 2, failure) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "actor", "target", "failed"),
+    [
+        ("retry 2: evt.stepFailed: Busy: later", "orchestrator", "A", True),
+        ("retry 2: deadline", "orchestrator", "A", True),
+        ("held: evt.stepFailed: Busy: later", "orchestrator", "A", True),
+        ("QueueTimeout: no worker started", "orchestrator", "COMPENSATING", True),
+        ("evt.done", "orchestrator", "B", False),
+        ("skip: deadline", "ada", "B", False),
+        ("retry 2: deadline", "ada", "A", False),
+    ],
+)
+async def test_a_failure_in_a_row_of_an_earlier_release_counts_too(
+    database: Database, of: Of, reason: str, actor: str, target: str, failed: bool
+) -> None:
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    rows = [moved(one, 1, None, "A"), replace(moved(one, 2, "A", target), reason=reason, actor=actor)]
+    before = replace(moved(one, 3, target, target), kind="pause")
+    async with database.begin() as tx:
+        await history.insert(tx, pair, [(one.id, row) for row in [*rows, before]])
+    async with database.read() as connection:
+        assert await history.had_failed(connection, pair, one.id, 1, 4) is failed
+
+
 def moved(instance: Instance, version: int, source: str | None, target: str) -> StateChange:
     return replace(change(instance, version), from_state=source, to_state=target)
 
@@ -151,17 +229,38 @@ def moved(instance: Instance, version: int, source: str | None, target: str) -> 
 async def test_it_is_noted_when_a_command_was_sent_and_never_again(database: Database, of: Of) -> None:
     pair, saga = of
     one, other = await some(database, 2, pair, saga)
-    rows = [(owner.id, change(owner, version)) for owner in (one, other) for version in (1, 2, 3)]
+    rows = [(owner.id, named(owner, version, version)) for owner in (one, other) for version in (1, 2, 3)]
     at = one.created_at + timedelta(seconds=1)
     later = at + timedelta(seconds=1)
+    two, three = f"{one.id}-2", f"{one.id}-3"
     async with database.begin() as tx:
         await history.insert(tx, pair, rows)
-        await history.sent(tx, pair, [(other.id, 3), (one.id, 2), (one.id, 2), (one.id, 4711)], at)
-        await history.sent(tx, pair, [(one.id, 2), (one.id, 3)], later)
+        await history.sent(tx, pair, [(other.id, f"{other.id}-3"), (one.id, two), (one.id, two), (one.id, "no")], at)
+        await history.sent(tx, pair, [(one.id, two), (one.id, three), (other.id, three)], later)
         await history.sent(tx, pair, [], later)
     async with database.read() as connection:
         assert [row.sent_at for row in await history.listing(connection, pair, one.id, 0, 9)] == [None, at, later]
         assert [row.sent_at for row in await history.listing(connection, pair, other.id, 0, 9)] == [None, None, at]
+
+
+async def test_a_later_row_that_names_a_command_is_not_the_one_that_gave_it_out(database: Database, of: Of) -> None:
+    """Both where its first copy leaves after that row was written, and where a second one does."""
+    pair, saga = of
+    (one,) = await some(database, 1, pair, saga)
+    at = one.created_at + timedelta(seconds=1)
+    rows = [(one.id, named(one, version, 1 if version < 4 else 4)) for version in (1, 2, 3, 4, 5)]
+    async with database.begin() as tx:
+        await history.insert(tx, pair, rows)
+        await history.sent(tx, pair, [(one.id, f"{one.id}-1"), (one.id, f"{one.id}-4")], at)
+        await history.sent(tx, pair, [(one.id, f"{one.id}-1")], at + timedelta(seconds=1))
+    async with database.read() as connection:
+        found = await history.listing(connection, pair, one.id, 0, 9)
+    assert [row.sent_at for row in found] == [at, None, None, at, None]
+
+
+def named(instance: Instance, version: int, number: int) -> StateChange:
+    """A row that names this command of the instance."""
+    return replace(change(instance, version), command_id=f"{instance.id}-{number}")
 
 
 async def test_the_begin_of_the_work_that_a_change_ends_is_kept(database: Database, of: Of) -> None:

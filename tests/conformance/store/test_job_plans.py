@@ -83,6 +83,7 @@ LOOKED_FOR: Sequence[Work] = (
     partial(jobs.overdue, limit=10, heard=15.0),
     partial(jobs.silent, seconds=30.0, limit=10, heard=15.0),
     partial(job_queues.lost_dispatches, empty=["q"], last_dispatched={"r": NOON}, seconds=30.0, heard=15.0, limit=10),
+    partial(job_queues.failed, seconds=60.0, limit=1000),
     partial(job_queues.last_dispatched_at, queues=["q"], seconds=30.0),
     partial(jobs.dispatched_before_reset, limit=10),
     partial(jobs.unowned, seconds=30.0, limit=10),

@@ -95,6 +95,9 @@ async def test_putting_the_same_message_again_leaves_it_alone(database: Database
         assert await outbox.pending(connection) == 2
         assert await outbox.still_stored(connection, [row.id, "unknown"]) == {row.id}
         assert await outbox.still_stored(connection, []) == set()
+        stored = await outbox.several(connection, [row.id, "unknown"])
+        assert {id: (one.id, one.type) for id, one in stored.items()} == {row.id: (row.id, row.type)}
+        assert await outbox.several(connection, []) == {}
 
 
 async def test_a_confirm_removes_only_what_its_node_had_in_hand_last(database: Database) -> None:

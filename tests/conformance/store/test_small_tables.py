@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
 from orchestrix.errors import Contention
 from orchestrix.persistence import idempotency
@@ -15,7 +16,10 @@ from orchestrix.persistence.idempotency import StoredAnswer
 from orchestrix.persistence.registry import groups
 from orchestrix.persistence.sagas import ignored_messages, redelivered_commands
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
-from tests.conformance.store.build import note
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES
+from orchestrix.persistence.tables import apps
+from orchestrix.saga.state import PAUSED
+from tests.conformance.store.build import note, started, stored
 
 ANSWER = StoredAnswer("fingerprint", 200, {"ETag": '"1"', "Location": "/apps/1"}, b'{"id":1}\xff')
 
@@ -217,3 +221,24 @@ async def test_of_a_suspect_the_latest_is_known_until_it_is_forgotten(database: 
     assert await database.run(lambda tx: redelivered_commands.purge(tx, 3600, 10)) == 0
     assert await database.run(lambda tx: redelivered_commands.purge(tx, -60, 1)) == 1
     assert await database.run(lambda tx: redelivered_commands.purge(tx, -60, 10)) == 1
+
+
+async def test_who_waits_for_a_command_that_has_crashed_workers(database: Database) -> None:
+    waiting, paused, other = await stored(database, APPS, [started(name) for name in ("waiting", "paused", "other")])
+    for one in (waiting, paused):
+        record = RedeliveryRecord(str(one.command_id), "cmd.pay", "app", one.id, 3, "x")
+        await database.run(lambda tx, record=record: redelivered_commands.put(tx, record))  # type: ignore[misc]
+    stale = RedeliveryRecord("of-an-earlier-try", "cmd.pay", "app", other.id, 3, "x")
+    elsewhere = RedeliveryRecord(str(other.command_id), "cmd.pay", "order", other.id, 3, "x")
+    for record in (stale, elsewhere):
+        await database.run(lambda tx, record=record: redelivered_commands.put(tx, record))  # type: ignore[misc]
+    hold = update(apps).where(apps.c.id == paused.id).values(blocker=PAUSED, wake_at=None, wake_reason=None)
+    async with database.begin() as tx:
+        await tx.execute(hold)
+    async with database.read() as connection:
+        assert await redelivered_commands.waited_for(connection, APPS, 10) == [("app", waiting.id)]
+        assert await redelivered_commands.waited_for(connection, APPS, 0) == []
+        assert await redelivered_commands.waited_for(connection, INSTANCES, 10) == []
+        several = await redelivered_commands.several(connection, [str(waiting.command_id), "none"])
+        assert [one.instance_id for one in several.values()] == [waiting.id]
+        assert await redelivered_commands.several(connection, []) == {}

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from app.apps import APPS, NewApp
 from orchestrix.api.app import own_operations
 from orchestrix.api.operations import Operation
+from orchestrix.api.registry.models import AppQuery, ExecutorBody
 from orchestrix.api.resources import routes as resources
 from orchestrix.api.sagas import routes as sagas
 from orchestrix.errors import NotFound
@@ -23,6 +24,7 @@ from .world import ORDER, SERVED_APPS, World
 CALLS = [*resources.operations_of(SERVED_APPS), *sagas.operations_of([APPS]), *own_operations()]
 ROUTES = [route for route in CALLS if route.body is not None]
 PATH = {
+    "app": "shop",
     "id": "1",
     "name": "order",
     "job": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
@@ -73,10 +75,11 @@ def wrong(body: dict[str, Any], model: type[BaseModel]) -> Iterator[dict[str, An
 
 async def refusals(world: World, route: Operation, bodies: Iterator[dict[str, Any]]) -> list[Mapping[str, str]]:
     """What is said of the fields of these bodies."""
-    path = re.sub(r"\{(\w+)\}", lambda part: PATH[part[1]], route.path)
+    path = re.sub(r"\{(\w+)(?::path)?\}", lambda part: PATH[part[1]], route.path)
+    query = {"app": "shop"} if route.query is AppQuery else {}
     found: list[Mapping[str, str]] = []
     for body in bodies:
-        answer = await world.client.request(route.method, path, json=body)
+        answer = await world.client.request(route.method, path, params=query, json=body)
         assert answer.status_code < 500, (body, answer.text)
         if answer.status_code == 422:
             told = answer.json()
@@ -96,7 +99,8 @@ async def test_a_wrong_body_is_told_in_our_own_words(world: World, route: Operat
     told = {one["pointer"] for one in found if one["detail"].startswith("is missing: send ")}
     assert told >= {f"/{name}" for name in needed}
     found = await refusals(world, route, extra(body))
-    assert {"/colour"} <= {one["pointer"] for one in found if one["detail"].startswith("is not known here")}
+    unknown = {one["pointer"] for one in found if one["detail"].startswith("is not known here")}
+    assert ("/colour" in unknown) is not issubclass(route.body, ExecutorBody)  # executors may be newer than this API
     found = await refusals(world, route, wrong(body, route.body))
     assert [one for one in found if one["detail"].startswith("must be ")], found
 

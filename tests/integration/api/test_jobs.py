@@ -269,6 +269,70 @@ async def test_cancel(world: World) -> None:
     problem(await world.client.post(f"/jobs/{busy.id}/cancel", json={}), 422, "invalid_body")
 
 
+async def failed(world: World, **more: Any) -> JobRow:
+    """One that has failed for good."""
+    error = {"type": "Broken", "message": "no paper"}
+    return await said(world, await running(world, **more), "FAILED", 2, error=error, last_log_seq=0)
+
+
+async def test_retry_of_a_failed_job(world: World) -> None:
+    job = await failed(world)
+    world.due.clear()
+    answer = await world.client.post(f"/jobs/{job.id}/retry", json={"reason": "there is paper"})
+    body = answer.json()
+    JobSummary.model_validate_json(answer.content)
+    assert (answer.status_code, answer.headers["etag"]) == (200, f'"{job.version + 1}"')
+    assert (body["state"], body["attempt"], body["error"], body["finishedAt"]) == ("PENDING", 1, None, None)
+    assert world.due == [None], "the leader hears of it"
+    whole = (await world.client.get(f"/jobs/{job.id}")).json()
+    assert [(one["attempt"], one["error"]["message"]) for one in whole["attempts"]] == [(1, "no paper")]
+    again = await world.client.post(f"/jobs/{job.id}/retry", json={"reason": "once more"})
+    assert (again.status_code, again.json()) == (200, body)
+    rows = [one for one in await audited(world) if one[1] == "retry-job"]
+    assert rows == [("anonymous", "retry-job", "there is paper", {"job": job.id, "state": "FAILED", "attempt": 1})]
+
+
+async def test_a_retry_without_a_reason_or_of_a_job_that_was_cancelled(world: World) -> None:
+    job = await submitted(world)
+    await world.client.post(f"/jobs/{job['id']}/cancel", json={"reason": "not wanted"})
+    answer = await world.client.post(f"/jobs/{job['id']}/retry", json={})
+    assert (answer.status_code, answer.json()["state"], answer.json()["cancelReason"]) == (200, "PENDING", None)
+    assert (await audited(world))[-1][1:3] == ("retry-job", "no reason was given")
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ("PENDING", "The job is PENDING; its next attempt begins by itself."),
+        ("RUNNING", "The job is RUNNING; wait for its end, or cancel it first."),
+        ("SUCCEEDED", "The job is SUCCEEDED; submit another one to do the work again."),
+    ],
+)
+async def test_a_retry_of_a_job_in_another_state_is_refused(world: World, state: str, sentence: str) -> None:
+    job = (await submitted(world))["id"] if state == "PENDING" else (busy := await running(world)).id
+    if state == "SUCCEEDED":
+        await said(world, busy, state, 2, last_log_seq=0)
+    before = (await world.client.get(f"/jobs/{job}")).json()
+    answer = await world.client.post(f"/jobs/{job}/retry", json={"reason": "x"})
+    assert problem(answer, 409, "illegal_transition")["detail"] == sentence
+    assert (await world.client.get(f"/jobs/{job}")).json()["version"] == before["version"]
+    assert [one for one in await audited(world) if one[1] == "retry-job"] == []
+
+
+@pytest.mark.parametrize(("saga", "command"), [("release", "sagas retry release 7"), ("app", "apps retry 7")])
+async def test_a_retry_of_a_step_names_the_retry_of_the_saga(world: World, saga: str, command: str) -> None:
+    wanted = JobRequest("q", "weekly", saga=saga, instance_id=7, step="build")
+    step = rules.cancelled(job_of(wanted, world.database.now()), "x", world.database.now()).job
+    await world.database.run(lambda tx: jobs.insert(tx, [step]))
+    refused = problem(await world.client.post(f"/jobs/{step.id}/retry", json={}), 409, "illegal_transition")
+    assert refused["detail"].endswith(f"retry the saga with `orchestrix {command}`.")
+
+
+async def test_a_retry_of_no_job(world: World) -> None:
+    for path in (UNKNOWN, "7"):
+        problem(await world.client.post(f"/jobs/{path}/retry", json={"reason": "x"}), 404, "not_found")
+
+
 async def test_logs_are_paged_in_order(world: World) -> None:
     job = await running(world)
     await logged(world, job, 5, 2, 4, 3, 9)

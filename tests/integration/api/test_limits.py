@@ -24,7 +24,7 @@ from .world import Exchange, World
         ("POST", "/apps/1/explode", 404, "not_found"),
         ("POST", "/apps/1/edit", 404, "not_found"),
         ("GET", "/apps/1/retry", 405, "method_not_allowed"),
-        ("GET", "/registry/groups", 404, "not_found"),
+        ("GET", "/registry", 404, "not_found"),
         ("DELETE", "/apps", 405, "method_not_allowed"),
         ("PUT", "/apps/1", 405, "method_not_allowed"),
         ("HEAD", "/apps/1/events", 405, "method_not_allowed"),

@@ -16,6 +16,8 @@ from orchestrix.api.answers import moment
 from orchestrix.api.instances.models import ChangePage, MessagePage, fields_of
 from orchestrix.api.instances.models import SagaBody as Model
 from orchestrix.errors import Unavailable
+from orchestrix.persistence.sagas import hindered_instances
+from orchestrix.persistence.sagas.saga_tables import APPS as TABLES
 from orchestrix.persistence.tables import apps, outbox, saga_notes
 from orchestrix.saga.messages import StepError
 from orchestrix.saga.transition import block
@@ -370,9 +372,10 @@ async def test_what_waits_for_a_person_is_stuck(world: World) -> None:
 
 
 async def test_what_nobody_works_for_is_stuck_at_once(world: World) -> None:
-    """Its own wait has not ended, and its row does not tell."""
-    for name in ("a", "b", "c"):
-        await world.started(name)
+    """Its own wait has not ended, but its row says that its queue has no consumer."""
+    rows = [await world.started(name) for name in ("a", "b", "c")]
+    async with world.database.begin() as tx:
+        await hindered_instances.record(tx, TABLES, rows, "no_consumer")
     assert await names(world, "?stuck=true&sort=appName&limit=2") == ["a", "b"]
     cursor = (await world.client.get("/apps?stuck=true&sort=appName&limit=2")).json()["nextCursor"]
     assert await names(world, f"?stuck=true&sort=appName&limit=2&cursor={cursor}") == ["c"]

@@ -44,6 +44,12 @@ ACROSS: Final = ("POST /schedules", "PATCH /schedules/{schedule}", "POST /schedu
 
 schemathesis.openapi.format("cron", st.sampled_from(["30 2 * * MON-FRI", "@daily", "*/5 * * * *"]))
 schemathesis.openapi.format("time-zone", st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"]))
+schemathesis.openapi.format(
+    "executor-address",
+    st.tuples(st.sampled_from(["http", "HTTPS"]), st.ip_addresses(network="10.0.0.0/8"), st.integers(1, 65535)).map(
+        lambda parts: "{}://{}:{}".format(*parts)
+    ),
+)
 schemathesis.openapi.format("saga-state", st.sampled_from(["COMPLETED", "FAILED"]))
 schemathesis.openapi.format(
     "date-time",

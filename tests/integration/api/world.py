@@ -46,6 +46,7 @@ from orchestrix.errors import ConflictError, NotFound
 from orchestrix.jobs.cancellation import JobCanceller
 from orchestrix.jobs.change_notifier import JobChangeNotifier
 from orchestrix.jobs.events import StopRequest
+from orchestrix.jobs.retry import JobRetrier
 from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.lifecycle import Health
 from orchestrix.persistence.engine import Database
@@ -201,6 +202,10 @@ class FakeExplainer:
             raise NotFound(f"there is no {saga} {id}")
         return self.known[saga, id]
 
+    async def several(self, found: Sequence[Instance]) -> list[Because | None]:
+        """The reasons that are known."""
+        return [self.known.get((one.saga, one.id)) for one in found]
+
 
 class FakeRedispatcher:
     """Keeps what it is asked."""
@@ -287,6 +292,7 @@ class World:
             dead_letters=DeadLetterService(self.database, CATALOG, lambda: self.pokes.append(None)),
             submitter=JobSubmitter(self.database, lambda: self.due.append(None)),
             canceller=JobCanceller(self.database, self.stops.extend, self.job_watch.notify),
+            retrier=JobRetrier(self.database, self.job_watch.notify, lambda: self.due.append(None)),
             job_watch=self.job_watch,
             drainer=DrainRequester(self.database, self.broker),
             timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.api.conftest import upgraded, world
 from tests.integration.cli.fake_api import FakeApi
 from tests.unit.cli.conftest import shell
 from tests.unit.cli.shell import Shell
 
-__all__ = ["shell"]
+__all__ = ["shell", "upgraded", "world"]
 
 
 @pytest.fixture

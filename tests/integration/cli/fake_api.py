@@ -35,10 +35,14 @@ class Reply:
 
 
 class FakeApi:
-    """Answers each (method, path) with its replies in order, the last one for ever; the rest with 404."""
+    """Answers each (method, path) with its replies in order, the last one for ever; the rest with 404.
+
+    Whether a number is also a name is asked beside `requests`, in `look_ups`; without a reply, it is not.
+    """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self.look_ups: list[Request] = []
         self._replies: dict[tuple[str, str], list[Reply]] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -55,8 +59,11 @@ class FakeApi:
 
     def reply(self, request: Request) -> Reply:
         """The answer whose turn it is."""
-        self.requests.append(request)
+        looks_up = request.query.get("q", [""])[0].isdigit() and request.query.get("limit") == ["1"]
+        (self.look_ups if looks_up else self.requests).append(request)
         waiting = self._replies.get((request.method, request.path))
+        if not waiting and looks_up:
+            return Reply(body={"items": [], "nextCursor": None})
         if not waiting:
             return problem(404, "not_found", "There is no such thing.")
         return waiting.pop(0) if len(waiting) > 1 else waiting[0]
@@ -121,6 +128,9 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             self._answer()
 
         def do_PATCH(self) -> None:
+            self._answer()
+
+        def do_PUT(self) -> None:
             self._answer()
 
         def do_DELETE(self) -> None:

@@ -48,6 +48,13 @@ IRREVERSIBLE = [
     ("apps terminate 42", "POST", "/apps/42/terminate", app(), "Terminate app 42? Nothing that it has done is undone."),
     (f"dlq drop {LETTER}", "DELETE", f"/dead-letters/{LETTER}", DEAD_LETTER, f"Delete dead letter {LETTER}?"),
     ("schedules delete nightly", "DELETE", "/schedules/nightly", SCHEDULE, "Delete schedule nightly?"),
+    (
+        "registry delete shop",
+        "DELETE",
+        "/registry/groups/shop",
+        {"appName": "shop", "executors": []},
+        "Delete the executor group of shop? Without one no job is routed to its executors.",
+    ),
     ("redispatch", "POST", "/redispatch", {"redispatched": 7}, "Send 7 outstanding commands again?"),
 ]
 

@@ -47,6 +47,21 @@ def test_bad_input_is_a_sentence_and_never_a_stack_trace(processes: Processes, c
     assert len(answer.stderr.splitlines()) == 1
 
 
+def test_a_worker_refuses_a_queue_whose_jobs_it_would_fail(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text('from orchestrix import job\n@job("render")\nasync def render(context): ...\n')
+    (tmp_path / "film.py").write_text(
+        "from orchestrix import COMPLETED, Job, NothingToUndo, Saga, Step\n"
+        'draw = Step("draw", "DRAWING", job=Job("draw", queue="gpu"), event="evt.drawn", then=COMPLETED, '
+        'undo=NothingToUndo("paper"))\n'
+        'FILM = Saga("film", steps=(draw,))\n'
+    )
+    env = {"ORCHESTRIX_WORKERS": "mine", "ORCHESTRIX_SAGAS": "film", "ORCHESTRIX_BROKER_URL": "amqp://127.0.0.1:1"}
+    env["ORCHESTRIX_DATABASE_URL"] = f"sqlite+aiosqlite:///{tmp_path}/x.db"
+    answer = processes.run("worker", "--job-queue", "gpu", env=env, cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("error: no job of this worker is for queue gpu; it has render (default): ")
+
+
 def test_help_is_quick_and_brings_nothing_heavy_along() -> None:
     program = (
         "import sys\nfrom orchestrix.cli import main\n"

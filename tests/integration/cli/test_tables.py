@@ -39,6 +39,38 @@ def test_a_table_fits_the_terminal_and_wide_shows_all(api: FakeApi, shell: Shell
     assert "2026-01-31T12:00:02.500000Z" in wide
 
 
+def test_a_wider_terminal_shows_more_of_a_reason(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/apps/42/history", page(change(2, "GIT_REPO_CREATED", "COMPENSATION_FAILED", LONG)))
+    seen = []
+    for columns in (100, 160, 500):
+        shell.set(COLUMNS=str(columns))
+        seen.append(shell("apps", "history", "42").out.splitlines()[1])
+    assert width(seen[0]) <= 100 < width(seen[1]) <= 160
+    assert LONG[:20] in seen[0]
+    assert LONG[:80] in seen[1]
+    assert LONG.strip() in seen[2]
+
+
+def test_a_list_of_jobs_fits_a_usual_terminal(api: FakeApi, shell: Shell) -> None:
+    waits = "no worker serves queue monthly-reports: start one with `orchestrix worker --job-queue monthly-reports`"
+    waiting = {**JOB, "state": "DISPATCHED", "queue": "monthly-reports", "handler": "render-all-the-pages"}
+    waiting |= {"progress": None, "waitsFor": waits, "workerId": None, "createdBy": "somebody@example.org"}
+    ended = {**waiting, "state": "SUCCEEDED", "waitsFor": None, "progress": {"percent": 100}}
+    shell.set(COLUMNS="100")
+    for rows in ([waiting], [ended], [waiting, ended]):
+        api.on("GET", "/jobs", page(*rows))
+        lines = shell("jobs", "list").out.splitlines()
+        assert max(map(width, lines)) <= 100
+        assert all(str(row["state"]) in line for row, line in zip(rows, lines[1:], strict=True))
+        assert all("3 h ago" in line for line in lines[1:])
+    api.on("GET", "/jobs", page(waiting))
+    line = shell("jobs", "list").out.splitlines()[1]
+    assert waits[:12] in line
+    wide = shell("jobs", "list", "-o", "wide").out
+    assert waits in wide
+    assert "somebody@example.org" in wide
+
+
 def test_an_id_is_never_cut(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/dead-letters", page(DEAD_LETTER))
     shell.set(COLUMNS="40")

@@ -25,6 +25,7 @@ from orchestrix.domain.jobs import JobAttempt, JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs.cancellation import JobCanceller
 from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies, JobSignals
+from orchestrix.jobs.retry import JobRetrier
 from orchestrix.jobs.submission import JobRequest, JobSubmitter
 from orchestrix.lifecycle import DrainSignal, Service, Services, WakeSignal
 from orchestrix.outbox.relay import OutboxRelay
@@ -179,6 +180,10 @@ class Plant:
         node = self.nodes[0]
         canceller = JobCanceller(self.database, node.jobs.stops.publish, lambda ids: None, notify_leader=self.poke)
         return await canceller.cancel(job.id, reason, "ada")
+
+    async def retry(self, job: JobRow, reason: str = "mended") -> JobRow:
+        """Retries by any node."""
+        return await JobRetrier(self.database, lambda ids: None, self.poke).retry(job.id, reason, "ada")
 
     async def now(self, job: JobRow) -> JobRow:
         """The job as the database has it."""

@@ -187,6 +187,15 @@ class Rig:
         await eventually(there, deadline=deadline, message=f"{instance.key} is {message}")
         return await self.now(instance)
 
+    async def check_consumers(self) -> None:
+        """Checks all queues once, and writes into the rows of sagas what that says, as a running node does."""
+        timers = self.wakeups
+        timers._consumers._refreshed_at = None
+        timers._blockers._recorded.clear()
+        if self.up:
+            await timers._consumers.refresh()
+            await timers._blockers._round()
+
     async def history(self, instance: Instance) -> list[StateChange]:
         """All its rows of history."""
         async with self.database.read() as connection:

@@ -22,6 +22,7 @@ def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_presence, "CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(consumer_presence, "IDLE_CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(hindered_sagas, "LOSS_GRACE_S", 0.05)
+    monkeypatch.setattr(hindered_sagas, "SEARCH_INTERVAL_S", 0.02)
 
 
 async def hindered(rig: Rig, one: Instance, by: str | None) -> Instance:
@@ -126,3 +127,31 @@ async def test_a_timer_records_it_of_those_that_began_to_wait_later(rig: Rig, mo
     assert (found.wake_reason, found.version) == ("no_consumer", 1)
     rig.report(found, "evt.strolled")
     assert (await rig.reached(one, "COMPLETED")).hindered_by is None
+
+
+async def test_those_that_begin_to_wait_later_are_found_by_the_messages_of_their_queue(rig: Rig) -> None:
+    rig.broker.hearers, rig.broker.waiting = 0, 1
+    first = await rig.begin("first")
+    await rig.wakeups.start()
+    await hindered(rig, first, "no_consumer")
+    for number, key in enumerate(("second", "third"), start=2):
+        later = await rig.begin(key)
+        await rig.outbox_empty()
+        rig.broker.waiting = number
+        found = await hindered(rig, later, "no_consumer")
+        assert found.wake_reason == "deadline", "long before its time is over"
+
+
+async def test_a_wait_that_a_timer_has_put_off_is_taken_back_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hindered_sagas, "LOSS_GRACE_S", 60.0)
+    rig.broker.hearers = 0
+    await rig.wakeups.start()
+    one = await rig.begin("late", saga="calm")
+    before = await hindered(rig, one, "no_consumer")
+    assert before.wake_reason == "no_consumer"
+    rig.broker.hearers = 1
+    found = await hindered(rig, one, None)
+    if found.wake_at == before.wake_at:  # else its own timer was as quick
+        assert found == replace(before, wake_reason="deadline", hindered_by=None)
+    assert found.wake_reason == "deadline"
+    assert found.sending is not None

@@ -9,9 +9,11 @@ import pytest
 
 from orchestrix.broker.port import Outcome, Outgoing, Published, Topology
 from orchestrix.broker.topology import job_channels, to_json
+from orchestrix.engine.actions import Action
 from orchestrix.errors import Unavailable
 from orchestrix.outbox.rows import row_for
 from orchestrix.persistence import outbox
+from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.commands import command_for
 from orchestrix.saga.messages import Command
 from orchestrix.saga.state import Instance
@@ -254,3 +256,16 @@ async def test_a_second_copy_leaves_when_the_first_was_sent(rig: Rig) -> None:
     await rig.outbox_empty()
     assert len(rig.sent("cmd.createGitRepo")) == 2
     assert await rig.history(app) == first
+
+
+async def test_a_pause_before_a_command_leaves_is_not_what_has_sent_it(rig: Rig) -> None:
+    """After it the command is given out again, with a later version."""
+    rig.broker.go_down()
+    app = await rig.begin("one")
+    for verb in (SagaAction.PAUSE, SagaAction.RESUME):
+        await rig.control.act(Action("app", app.id, ActionRequest(verb, "ada", "because")))
+    rig.broker.come_up()
+    await rig.outbox_empty()
+    rows = await rig.history(app)
+    assert [row.command_id for row in rows] == [app.command_id] * 3
+    assert [row.sent_at is not None for row in rows] == [True, False, False]

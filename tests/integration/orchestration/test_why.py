@@ -17,25 +17,35 @@ from orchestrix.broker.port import Outcome, Outgoing, Published
 from orchestrix.broker.topology import DEAD, UNROUTED
 from orchestrix.dead_letters.collector import DeadLetterCollector
 from orchestrix.dead_letters.service import DeadLetterRequester, DeadLetterService
+from orchestrix.engine import hindered_sagas
 from orchestrix.engine.actions import Action
-from orchestrix.engine.explain import pause, why, workers
+from orchestrix.engine.explain import pause, why, worker_crash, workers
 from orchestrix.engine.explain import stuck as stuck_ones
 from orchestrix.errors import NotFound
 from orchestrix.persistence import dead_letters
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
-from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas import instances, redelivered_commands
 from orchestrix.persistence.sagas.instance_pages import InstanceFilter, sort_value
-from orchestrix.persistence.sagas.saga_tables import APPS
+from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
+from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
+from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
 from orchestrix.saga.versions.migration import marked
 from sagas.app_provisioning import APP_PROVISIONING as APP
 from tests.architecture.source import PRODUCT, modules
+from tests.conformance.store.build import some
+from tests.conformance.store.plans import watched
 from tests.integration.orchestration.rig import CATALOG, Rig
 from tests.support import eventually
 
 FOREVER = {"type": "DiskFull", "message": "no space left", "retryable": False}
 LATER = {"type": "Busy", "message": "503 from the forge", "retryable": True, "retryAfterMs": 38_000}
+
+
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hindered_sagas, "LOSS_GRACE_S", 0.0)
 
 
 async def ask(rig: Rig, app: Instance, verb: SagaAction, *, reason: str = "to see", **more: Any) -> None:
@@ -92,6 +102,36 @@ async def ended_badly(rig: Rig) -> Instance:
     app = await rig.begin("shop")
     await failed(rig, app, FOREVER)
     return await rig.reached(app, "FAILED")
+
+
+async def failed_at_the_last_attempt(rig: Rig) -> Instance:
+    declined = {"type": "CardDeclined", "message": "no funds", "retryable": True}
+    saga = await rig.begin("shop", saga="hasty")
+    for _ in range(2):
+        await failed(rig, saga, {**declined, "retryAfterMs": 38_000})
+        await ask(rig, saga, SagaAction.RETRY)
+    await failed(rig, saga, declined)
+    return await rig.reached(saga, "FAILED")
+
+
+async def failed_by_time(rig: Rig) -> Instance:
+    await rig.wakeups.start()
+    saga = await rig.begin("shop", saga="hasty")
+    return await rig.reached(saga, "FAILED", deadline=10)
+
+
+async def failed_and_undo_skipped(rig: Rig) -> Instance:
+    app = await undo_failed(rig)
+    await ask(rig, app, SagaAction.SKIP)
+    return await rig.reached(app, "FAILED")
+
+
+async def failed_in_an_earlier_release(rig: Rig) -> Instance:
+    app = await ended_badly(rig)
+    async with rig.database.begin() as tx:
+        names = "kind = NULL, step = NULL, message_type = NULL, error_type = NULL, error = NULL"
+        await tx.execute(text(f"UPDATE app_state_history SET {names} WHERE app_id = {app.id}"))
+    return app
 
 
 async def cancelled(rig: Rig) -> Instance:
@@ -291,6 +331,28 @@ async def without_a_worker(rig: Rig) -> Instance:
     return app
 
 
+async def crashed(rig: Rig) -> Instance:
+    """Its command has crashed three workers."""
+    app = await rig.begin("shop")
+    await rig.outbox_empty()
+    command_id = (await rig.now(app)).command_id
+    assert command_id is not None
+    record = RedeliveryRecord(command_id, "cmd.createGitRepo", app.saga, app.id, 3, "it waits behind others")
+    await rig.database.run(lambda tx: redelivered_commands.put(tx, record))
+    return app
+
+
+async def crashed_all(rig: Rig) -> Instance:
+    queue_of(rig, 1, 0)
+    return await crashed(rig)
+
+
+async def crashed_and_answered(rig: Rig) -> Instance:
+    app = await crashed(rig)
+    await failed(rig, app, LATER)
+    return app
+
+
 async def without_a_worker_for_one(rig: Rig) -> Instance:
     queue_of(rig, 1, 0)
     app = await compensating(rig)
@@ -447,6 +509,25 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
     (completed, "completed", r"^Completed\.$", "Nothing to do."),
     (ended_badly, "failed", r"^Failed: .*DiskFull: no space left.*\.", "`retry`"),
     (
+        failed_at_the_last_attempt,
+        "failed",
+        rf"^Failed: step hurry, attempt 3 of 3, at {TIME}: CardDeclined: no funds\.$",
+        "Fix the cause, then `retry` it from the beginning: `orchestrix sagas retry hasty 1`.",
+    ),
+    (failed_by_time, "failed", rf"^Failed: step hurry, attempt 3 of 3, at {TIME}: timed out\.$", "sagas retry hasty 1"),
+    (
+        failed_and_undo_skipped,
+        "failed",
+        rf"^Failed: step registerApp, attempt 1 of 5, at {TIME}: DiskFull: no space left\.$",
+        "`orchestrix apps retry 1`",
+    ),
+    (
+        failed_in_an_earlier_release,
+        "failed",
+        r"^Failed: evt\.stepFailed: DiskFull: no space left\.$",
+        "`orchestrix apps retry 1`",
+    ),
+    (
         cancelled,
         "failed",
         rf"^Cancelled by ada at {TIME} \(to see\): everything is undone\.$",
@@ -462,7 +543,7 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         terminated,
         "failed",
         rf"^Terminated by ada at {TIME} \(to see\): not undone: createGitRepo\. It had failed before that: "
-        r".*DiskFull: no space left",
+        rf"step registerApp, attempt 1 of 5, at {TIME}: .*DiskFull: no space left",
         "`retry`",
     ),
     (
@@ -605,6 +686,19 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         "`orchestrix worker -q cmd.createGitRepo`",
     ),
     (
+        crashed,
+        "workers_died",
+        r"^3 workers died while processing cmd\.createGitRepo; it waits behind others\.$",
+        "Wait, or see the logs of the workers and of their machines for the cause.",
+    ),
+    (
+        crashed_all,
+        "workers_died",
+        r"^3 workers died .* behind others\. cmd\.createGitRepo has 1 message and no consumer\.$",
+        "See the logs of the workers and of their machines for the cause; then: Start a worker with",
+    ),
+    (crashed_and_answered, "retry", r"attempt 1 of 5, failed: ", "Wait, or `retry` to retry now."),
+    (
         without_a_worker_for_one,
         "no_consumer",
         r"cmd\.deleteGitRepo has 1 message and no consumer\.",
@@ -703,6 +797,7 @@ async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
     """
     saga = CATALOG.saga(app.saga)
     assert saga is not None
+    await rig.check_consumers()
     said = []
     for named in (stuck_ones.NAMED_INSTANCES_LIMIT, 0):
         with pytest.MonkeyPatch.context() as patched:
@@ -721,6 +816,7 @@ async def stuck(rig: Rig, app: Instance, **wanted: Any) -> bool:
 
 
 HELD = {"paused", "held", "cloned", "undo_failed", "unsendable", "dead_letter", "broker_down", "no_consumer", "overdue"}
+HELD |= {"workers_died"}
 """What the list of the stuck has: these wait for a person, for the broker, or for workers or nodes that are not there.
 """
 
@@ -736,6 +832,8 @@ async def test_why(rig: Rig, situation: Situation, code: str, sentence: str, act
     assert found.since == now.updated_at
     assert (found.next_at is None) == (now.wake_at is None or code == "no_deadline"), "when the machine acts itself"
     assert await stuck(rig, app) is (code in HELD)
+    if code in HELD:
+        assert await rig.explainer.several([now]) == [await rig.explainer.why(app.saga, app.id)], "as in the list"
 
 
 @pytest.mark.parametrize("situation", [overdue, without_a_broker, in_the_outbox, without_a_worker], ids=_name)
@@ -753,6 +851,7 @@ async def test_what_waits_for_a_person_does_so_while_a_node_starts(rig: Rig) -> 
 
 async def test_the_list_of_the_stuck_narrows_as_others_do(rig: Rig) -> None:
     app = await without_a_worker(rig)
+    await rig.check_consumers()
     assert await rig.stuck.page(APP, InstanceFilter(("REGISTERING",), stuck=True), "-createdAt", 10, None) == []
     assert await rig.stuck.page(APP, InstanceFilter(created_by="bob", stuck=True), "-createdAt", 10, None) == []
     for sort in ("createdAt", "-updatedAt", "appName"):
@@ -767,6 +866,7 @@ async def test_pages_of_the_stuck_pass_over_those_whose_worker_is_there(rig: Rig
     rig.report(held[1], "evt.appUnregistered")
     undone = await rig.until(held[1], lambda one: one.progress.todo == ("createGitRepo",))
     assert undone.state == "COMPENSATING"
+    await rig.check_consumers()
     first = await rig.stuck.page(APP, InstanceFilter(stuck=True), "createdAt", 1, None)
     after = first[0].created_at, first[0].id
     rest = await rig.stuck.page(APP, InstanceFilter(stuck=True), "createdAt", 1, after)
@@ -796,7 +896,8 @@ async def test_nothing_is_cut_from_the_list_where_many_are_overdue(
     assert sorted(one.id for one in moving) == [app.id for app in apps[3:]]
 
 
-async def test_a_list_asks_each_queue_once(rig: Rig) -> None:
+async def test_a_list_asks_the_broker_for_no_queue_of_commands(rig: Rig) -> None:
+    """The rows say it."""
     asked: list[str] = []
 
     async def message_count(queue: str) -> tuple[int, int] | None:
@@ -808,7 +909,70 @@ async def test_a_list_asks_each_queue_once(rig: Rig) -> None:
         await rig.begin(key)
     for _ in range(3):
         assert await rig.stuck.page(APP, InstanceFilter(stuck=True), "-createdAt", 10, None) == []
-    assert sorted(asked) == ["cmd.createGitRepo", "cmd.deleteGitRepo", "cmd.registerApp", "cmd.unregisterApp"]
+    assert asked == []
+
+
+@pytest.mark.parametrize("reason", ["unsent", "broker_down", "no_consumer"])
+async def test_what_is_said_agrees_with_the_list_when_what_the_row_says_is_just_over(rig: Rig, reason: str) -> None:
+    app = await without_a_worker(rig)
+    if reason == "no_consumer":
+        assert await stuck(rig, app)
+        assert (await rig.now(app)).wake_reason == "deadline"
+    else:
+        await change(rig, app, f"wake_reason = '{reason}', hindered_by = '{reason}'")
+    queue_of(rig, 0, 1)
+    (listed,) = await rig.stuck.page(APP, InstanceFilter(stuck=True), "-createdAt", 10, None)
+    assert listed.id == app.id
+    found = await rig.explainer.why("app", app.id)
+    assert (found.blocker, found.next_action) == (reason, "Wait.")
+    assert re.match("Step createGitRepo waited for .*; that is over", found.sentence)
+
+
+async def test_many_are_explained_by_as_few_statements_as_one(rig: Rig) -> None:
+    queue_of(rig, 31, 0)
+    apps = [await rig.begin(f"app-{n}") for n in range(20)]
+    await rig.outbox_empty()
+    await ask(rig, apps[0], SagaAction.PAUSE)
+    rows = [await rig.now(app) for app in apps]
+    await rig.explainer.several(rows)
+    with watched(rig.database) as sent:
+        assert {found.blocker for found in await rig.explainer.several(rows[1:]) if found} == {"no_consumer"}
+    assert len(sent) == 3
+    gone = replace(rows[0], id=4711)
+    paused_one, missing = await rig.explainer.several([rows[0], gone])
+    assert paused_one is not None
+    assert (paused_one.blocker, missing) == ("paused", None)
+
+
+@pytest.mark.parametrize("count", [2, 20_000])
+async def test_the_stuck_of_all_sagas_are_found_by_as_few_statements_as_there_are_tables(rig: Rig, count: int) -> None:
+    """One for each pair of tables, and one for the dead letters."""
+    queue_of(rig, 31, 0)
+    await some(rig.database, count)
+    late, own = await rig.begin("late"), await rig.begin("own", saga="calm")
+    await rig.outbox_empty()
+    await change(rig, late, f"wake_at = '{ago(rig, 40)}', hindered_by = NULL")
+    await rig.check_consumers()
+    names = sorted({saga.name for saga in CATALOG})
+    sagas = [saga for name in names if (saga := CATALOG.saga(name)) is not None and not _has_jobs(saga)]
+    assert len(sagas) > 2
+    with watched(rig.database) as sent:
+        found = await rig.stuck.newest(sagas, 5, {APPS: None, INSTANCES: None})
+    assert len(sent) == 5
+    assert [(one.saga, one.key) for one in (found[0], found[-1])] == [("app", "late"), ("calm", own.key)]
+    assert {one.hindered_by for one in found} == {"no_consumer"}
+    assert len(found) == min(5, count + 1) + 1
+
+
+def _has_jobs(saga: Saga) -> bool:
+    return any(step.job is not None for step in saga.steps)
+
+
+async def test_what_its_worker_has_begun_waits_for_no_other(rig: Rig) -> None:
+    app = await without_a_worker(rig)
+    await change(rig, app, "begun_id = command_id")
+    assert (await rig.explainer.why("app", app.id)).blocker == "in_progress"
+    assert not await stuck(rig, app)
 
 
 async def test_a_letter_that_is_sent_again_is_not_the_reason_any_more(rig: Rig) -> None:
@@ -872,7 +1036,7 @@ async def test_what_is_said_about_a_deadline_helps(rig: Rig) -> None:
 
 
 def test_each_entry_of_the_catalogue_has_its_situation() -> None:
-    names = {why.__name__, pause.__name__, workers.__name__}
+    names = {why.__name__, pause.__name__, workers.__name__, worker_crash.__name__}
     trees = [one.tree for one in modules(*PRODUCT) if one.name in names]
     codes = {code for tree in trees for node in ast.walk(tree) if (code := _code(node)) is not None}
     assert len(codes) > len(why.CATALOGUE) - 1

@@ -7,11 +7,25 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests import together
 from tests.architecture.source import ROOT
-from tests.together import LONGEST, PROCESSORS, TOGETHER, WAITING, crowds, from_the_end, group, ordered
+from tests.together import (
+    BUSIEST,
+    LONGEST,
+    PROCESSORS,
+    TOGETHER,
+    WAITING,
+    Together,
+    crowds,
+    from_the_end,
+    group,
+    ordered,
+)
 
 TESTS = """
 import os, pytest, time
@@ -71,6 +85,11 @@ def test_those_that_wait_are_at_the_beginning_and_the_others_begin_at_the_end() 
     assert ordered([DOES, "crash points", f"{DOES}2", WAITS]) == ["crash points", WAITS, f"{DOES}2", DOES]
 
 
+def test_of_those_that_do_not_wait_the_longest_come_first() -> None:
+    long = "tests/simulation/test_owners.py::test_x"
+    assert ordered([DOES, long, f"{long}2", f"{DOES}2"]) == [f"{DOES}2", DOES, f"{long}2", long]
+
+
 def test_the_longest_groups_come_first() -> None:
     assert ordered([WAITS, "dev", "proxy", *reversed(LONGEST[:-1])]) == [*LONGEST, WAITS, "proxy"]
     assert set(LONGEST) <= TOGETHER.keys()
@@ -91,8 +110,49 @@ def test_without_tests_that_wait_no_more_processes_than_processors_go_on(
     assert crowds(others, 2) == too_many
 
 
-@pytest.mark.parametrize("start", WAITING)
-def test_there_are_tests_that_wait(start: str) -> None:
+class Process:
+    """What the scheduler knows of a process that runs tests."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.shutting_down = False
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    def send_runtest_some(self, places: list[int]) -> None:
+        """They are counted where they are given."""
+
+
+def test_one_that_ends_is_no_reason_for_others_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may still have tests that do not wait, which take minutes: meanwhile the others share what is left."""
+    monkeypatch.setattr(together, "PROCESSORS", 2)
+    processes = [cast(Any, Process(name)) for name in ("first", "second", "third")]
+    first, second, third = processes
+    tests = [f"{WAITS}{number}" for number in range(3)] + [f"{DOES}{number}" for number in range(60)]
+    config = SimpleNamespace(getvalue=lambda name: ["popen"] * 3, option=SimpleNamespace(loadscopereorder=False))
+    scheduler = Together(cast(Any, config))
+
+    def completes(process: Any) -> None:
+        scheduler.mark_test_complete(process, tests.index(next(iter(scheduler.assigned_work[process]))))
+
+    for process in processes:
+        scheduler.add_node(process)
+        scheduler.add_node_collection(process, tests)
+    scheduler.schedule()
+    for process in (first, second, first):
+        completes(process)
+    assert first.shutting_down
+    assert scheduler.assigned_work[first]
+    while scheduler.workqueue:
+        assert not second.shutting_down
+        assert not third.shutting_down
+        completes(second)
+        completes(third)
+
+
+@pytest.mark.parametrize("start", [*WAITING, *BUSIEST])
+def test_there_are_such_tests(start: str) -> None:
     assert list((ROOT / start).glob("test_*.py"))
 
 

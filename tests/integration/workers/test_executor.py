@@ -457,8 +457,8 @@ async def test_it_is_entered_once(admin: FakeAdmin) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [ZeroDivisionError, float("nan"), -1.0, "busy", None, 10**400],
-    ids=["raises", "nan", "negative", "text", "none", "huge"],
+    [ZeroDivisionError, float("nan"), -1.0, "busy", None, 1.1e9, 10**400],
+    ids=["raises", "nan", "negative", "text", "none", "too much", "huge"],
 )
 async def test_a_load_that_cannot_be_had_is_left_out_and_logged_once(
     wrong: Any, admin: FakeAdmin, caplog: pytest.LogCaptureFixture

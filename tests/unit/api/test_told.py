@@ -192,3 +192,12 @@ def test_an_undone_step_whose_message_was_not_known_when_old_rows_were_filled() 
     run = Run().hears("evt.gitRepoCreated").fails().hears("evt.gitRepoDeleted")
     run.changes = [replace(one, message_type=None) if one.kind == "step_undone" else one for one in run.changes]
     assert list(kinds(run)) == ["evt.gitRepoCreated", FAILED, "evt.gitRepoDeleted"]
+
+
+def test_a_long_failure_that_a_pause_held_back_is_told_once_where_old_rows_were_filled_with_it_twice() -> None:
+    run = Run().asked(SagaAction.PAUSE).fails(retryable=True).asked(SagaAction.RESUME)
+    first = next(change for change in run.changes if change.message_type == FAILED)
+    run.changes[-1] = replace(run.changes[-1], message_type=FAILED, message_id=first.message_id, error="Full: disk: fu")
+    assert run.heard == [(FAILED, "Full: disk: full")]
+    run.fails(retryable=True)
+    assert run.heard == [(FAILED, "Full: disk: full")] * 2

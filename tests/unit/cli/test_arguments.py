@@ -31,6 +31,7 @@ COMMANDS = {
         "dlq",
         "jobs",
         "schedules",
+        "registry",
         "cluster",
         "doctor",
         "config",
@@ -45,11 +46,12 @@ COMMANDS = {
     },
     ("deadlines",): {"list", "extend", "cancel"},
     ("cluster",): {"status", "drain"},
-    ("jobs",): {"submit", "list", "show", "logs", "cancel"},
+    ("registry",): {"list", "show", "set", "delete", "route", "drain"},
+    ("jobs",): {"submit", "list", "show", "logs", "cancel", "retry", "why"},
     ("config",): {"show"},
 }
 LATER = {
-    *{"registry", "shards"},
+    *{"shards"},
     *{"diagram", "trace", "worker-check", "asyncapi", "signal"},
 }
 
@@ -144,11 +146,13 @@ def test_a_number_out_of_range_is_told_the_range(shell: Shell, arguments: str, a
 
 def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from orchestrix.api.query import MAX_LIMIT
+    from orchestrix.api.registry.models import MOST_PICKS
     from orchestrix.api.schedules.routes import MOST_PREVIEWED
     from orchestrix.cli import instance_names
-    from orchestrix.cli.nouns import local, options, schedules
+    from orchestrix.cli.nouns import local, options, registry, schedules
     from orchestrix.config.settings import WorkerSettings
     from orchestrix.domain.jobs import RETRIES_LIMIT
+    from orchestrix.domain.routing import Strategy
     from orchestrix.domain.schedules import CATCH_UP_LIMIT
     from orchestrix.saga.messages import MAX_ID
 
@@ -157,6 +161,8 @@ def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     assert instance_names.MAX_ID == MAX_ID - 1
     assert schedules.CATCH_UP[1] == CATCH_UP_LIMIT
     assert schedules.COUNT[1] == MOST_PREVIEWED
+    assert registry.PICKS[1] == MOST_PICKS
+    assert list(registry.STRATEGIES) == [*Strategy]
     WorkerSettings(concurrency=local.CONCURRENCY[1])
     with pytest.raises(ValueError, match="less than or equal"):
         WorkerSettings(concurrency=local.CONCURRENCY[1] + 1)

@@ -21,12 +21,17 @@ from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.doctor import command, queues, rabbitmq_management
 from orchestrix.cli.doctor.jobs import JobFacts
 from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
+from orchestrix.cli.doctor.registry import registry
 from orchestrix.cli.doctor.result import WARN, CheckResult
-from orchestrix.errors import ConfigError, NotFound, SchemaMismatch, Unavailable
+from orchestrix.errors import ConfigError, Contention, NotFound, SchemaMismatch, Unavailable
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerFacts, WorkerHeartbeatRow
 from orchestrix.persistence.dead_letters import DeadLetter, DeadLetterFilter
+from orchestrix.persistence.dialects.port import FULL, LOCKED
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs.job_queues import FailedJob
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.persistence.sagas.command_queues import TimeoutBurst
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.saga.catalog import Catalog
@@ -57,6 +62,8 @@ class FakeBroker:
     problem: str | None = "connection refused"
     refusal: str | None = None
     """What RabbitMQ says to who declares."""
+    denied: dict[str, str] = field(default_factory=dict)
+    """What it says to who reads a queue, or sends to an exchange."""
 
     async def start(self) -> None:
         return
@@ -74,6 +81,9 @@ class FakeBroker:
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         return self.counts.get(queue)
+
+    async def refusals(self, queues: Sequence[str], exchanges: Sequence[str], source: str) -> list[str]:
+        return [self.denied[name] for name in (*queues, *exchanges) if name in self.denied]
 
     async def declare(self, topology: Topology) -> None:
         (queue,), (binding,) = topology.queues, topology.bindings
@@ -119,6 +129,9 @@ class Parts:
     versions: list[CheckResult] = field(default_factory=list)
     descriptors: DescriptorUsage | None = None
     workers: dict[str, str] = field(default_factory=dict)
+    executors: dict[str, int] = field(default_factory=dict)
+    """How many are registered, by app."""
+    groups: list[str] = field(default_factory=list)
     health: Callable[[], Any] = lambda: {"status": "healthy", "checks": []}
     answers: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     """What the API answers at other paths, by its query."""
@@ -166,6 +179,12 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     async def command_workers(_: FakeDatabase) -> dict[str, str]:
         return found.workers
 
+    async def executors(_: FakeDatabase) -> dict[str, int]:
+        return found.executors
+
+    async def made_groups(_: FakeDatabase) -> list[SimpleNamespace]:
+        return [SimpleNamespace(app_name=app) for app in found.groups]
+
     async def try_once(database: FakeDatabase, name: str) -> None:
         if database.refuses is not None:
             raise database.refuses
@@ -188,12 +207,15 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr(command, "versions", versions)
     monkeypatch.setattr(rabbitmq_management, "descriptors", lambda url: found.descriptors)
     monkeypatch.setattr("orchestrix.persistence.schema.migrator.check", drift)
+    monkeypatch.setattr("orchestrix.persistence.registry.registrations.counts", executors)
+    monkeypatch.setattr("orchestrix.persistence.registry.groups.listed", made_groups)
     monkeypatch.setattr("orchestrix.persistence.dead_letters.page", page)
     monkeypatch.setattr("orchestrix.persistence.sagas.command_queues.recent_bursts", waves)
     monkeypatch.setattr("orchestrix.persistence.sagas.redelivered_commands.page", suspects)
     monkeypatch.setattr(ApiClient, "get", get)
     shell.set(ORCHESTRIX_DATABASE_URL="postgresql+asyncpg://u:geheim@h/d", ORCHESTRIX_BROKER_URL="amqp://u:geheim@mq/")
     shell.set(ORCHESTRIX_API_URL="http://127.0.0.1:8080")
+    shell.set(ORCHESTRIX_RESOURCES="")  # to build an API costs more than all else
     return found
 
 
@@ -208,7 +230,8 @@ def checks(shell: Shell, code: int) -> dict[str, list[SimpleNamespace]]:
     return found
 
 
-def test_all_is_well(shell: Shell, parts: Parts) -> None:
+def test_all_is_well(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCHESTRIX_RESOURCES")
     answer = shell("doctor")
     assert answer.code == 0
     lines = [line.split()[:2] for line in answer.out.splitlines()]
@@ -259,6 +282,7 @@ def test_resources_that_cannot_be_served_are_told_once(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_sick_api", raising=False)
+    monkeypatch.delenv("ORCHESTRIX_RESOURCES")
     monkeypatch.setattr(sys.modules["orchestrix.bootstrap"], "load_catalog", load_catalog)
     found = checks(shell, 1)
     assert {what for what, told in found.items() if told[0].status == "fail"} == {"resources"}
@@ -332,6 +356,11 @@ def test_missing_rights_and_the_line_that_gives_them(shell: Shell, parts: Parts)
         "RabbitMQ's user 'joe' may not configure in virtual host 'shop floor' what nodes and workers need"
     )
     assert found.fix == "rabbitmqctl set_permissions -p 'shop floor' joe '.*' '.*' '.*'"
+    parts.broker.problem = "403 ACCESS_REFUSED - access to vhost 'shop floor' refused for user 'joe'"
+    parts.broker.up = False
+    (found,) = checks(shell, 1)["broker"]
+    assert found.fix == "rabbitmqctl set_permissions -p 'shop floor' joe '.*' '.*' '.*'"
+    parts.broker.up = True
     parts.broker.refusal = "NOT_FOUND - no exchange 'orchestrator.events' in vhost '/'"
     assert "rights" not in checks(shell, 0), "a node makes it"
 
@@ -368,6 +397,81 @@ def test_what_is_stuck_over_all_sagas(shell: Shell, parts: Parts) -> None:
     assert trip.detail == "saga trip: 2 instances, as 9 'k-9' (PAYING): cmd.pay has 4 messages and no consumer."
     assert trip.fix == "orchestrix sagas why trip 9"
     assert "ok    API" in shell("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "right"),
+    [
+        ("", "403 ACCESS_REFUSED - write access to exchange 'amq.default'", "write"),
+        ("orchestrator.events", "ACCESS_REFUSED - access to exchange 'orchestrator.events'", "write"),
+        ("cmd.registerApp", "ACCESS_REFUSED - read access to queue 'cmd.registerApp'", "read"),
+        ("orchestrix.job.dispatch.gpu", "ACCESS_REFUSED - access to queue 'orchestrix.job.dispatch.gpu'", "read"),
+    ],
+)
+def test_a_right_that_is_missing_on_one_name(shell: Shell, parts: Parts, name: str, said: str, right: str) -> None:
+    parts.facts = JobFacts(not_started={"gpu": 1}, causes={"gpu": ("no worker", "start one")})
+    parts.broker.denied[name] = f"{said} in vhost 'd' refused for user 'u'"
+    if not name:
+        parts.broker.full = "it would say so"
+    (found,) = checks(shell, 1)["rights"]
+    assert found.detail.startswith(f"RabbitMQ's user 'u' may not {right} in virtual host")
+    assert found.detail.endswith(said.partition("access to ")[2])
+    assert found.fix.startswith("rabbitmqctl set_permissions -p ")
+
+
+def test_failed_jobs_are_a_warning_with_the_command_that_lists_them(shell: Shell, parts: Parts) -> None:
+    at = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+    parts.facts = JobFacts(failed=[FailedJob("gpu", "render", "FAILED", at, {"type": "Broken", "message": "no card"})])
+    (found,) = checks(shell, 0)["failed jobs"]
+    said = "queue gpu, handler render: 1 job FAILED within the last hour, the last at 12:00:00Z: Broken: no card"
+    assert (found.detail, found.fix) == (said, "orchestrix jobs list --state FAILED --queue gpu --handler render")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fix"),
+    [
+        (Unavailable(FULL), "free space on its disk; nodes"),
+        (Unavailable(LOCKED), "end the program or the transaction that holds the lock; nodes"),
+        (Contention("another transaction holds it"), "end the program or the transaction that holds the lock; nodes"),
+    ],
+)
+def test_a_full_or_locked_database(shell: Shell, parts: Parts, refusal: Exception, fix: str) -> None:
+    parts.database.refuses = refusal
+    (found,) = checks(shell, 1)["database"]
+    assert found.detail.endswith(f": {refusal}")
+    assert found.fix.startswith(fix)
+
+
+def test_each_cause_is_a_finding_of_its_own(shell: Shell, parts: Parts) -> None:
+    items = [
+        stuck_one("trip", 9, blocker="no_consumer", step="pay", sentence="cmd.pay has no consumer."),
+        stuck_one("trip", 8, blocker="paused", step="pay", sentence="paused by ada"),
+        stuck_one("trip", 5, blocker="workers_died", step="fly", sentence="what the finding about deaths says"),
+        stuck_one("trip", 7, blocker="no_consumer", step="pay", sentence="cmd.pay has no consumer."),
+        stuck_one("trip", 6, blocker="no_consumer", step="fly", sentence="cmd.fly has no consumer."),
+    ]
+    parts.answers["/stuck"] = lambda query: {"items": items}
+    assert [found.detail.partition(" (PAYING)")[0] for found in checks(shell, 0)["stuck"]] == [
+        "saga trip: 1 instance, as 6 'k-6'",
+        "saga trip: 2 instances, as 9 'k-9'",
+        "saga trip: 1 instance, as 8 'k-8'",
+    ]
+
+
+@pytest.mark.parametrize("others", [1, 50])
+def test_a_failed_undo_is_a_failure_whatever_else_is_stuck(shell: Shell, parts: Parts, others: int) -> None:
+    broken = stuck_one("trip", 1, blocker="undo_failed", step="pay") | {"state": "COMPENSATION_FAILED"}
+    items = [stuck_one("trip", id, blocker="no_consumer", step="pay") for id in range(9, 9 + others)]
+    parts.answers["/stuck"] = lambda query: {"items": [*items, broken][: query["limit"]]}
+    live = [{"version": 1, "live": {"PAYING": others, "COMPENSATION_FAILED": 1}}]
+    parts.answers["/sagas"] = lambda query: {"items": [{"saga": "app"}, {"saga": "trip", "versions": live}]}
+    parts.answers["/sagas/trip"] = lambda query: {"items": [broken] * (query["state"] == "COMPENSATION_FAILED")}
+    parts.answers["/sagas/trip/1/why"] = lambda query: {"sentence": "The undo of step pay failed permanently."}
+    found = checks(shell, 1)
+    (undo,), (stuck,) = found["undo"], found["stuck"]
+    assert (undo.status, undo.fix) == ("fail", "orchestrix sagas why trip 1")
+    assert undo.detail.startswith("saga trip: 1 instance, as 1 'k-1' (COMPENSATION_FAILED): The undo of step pay")
+    assert stuck.status == "warn"
 
 
 def test_an_older_node_is_asked_saga_by_saga(shell: Shell, parts: Parts) -> None:
@@ -485,6 +589,36 @@ def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: 
         "1 queue of a job that has ended is still there (of 4 checked), as orchestrix.job.j-2.logs",
     ]
     assert list(found.values())[1] == "start reports"
+
+
+def test_apps_with_too_many_executors_and_executors_without_a_group(shell: Shell, parts: Parts) -> None:
+    parts.executors = {"full": 900, "shop": 899, "a b": 1, "crowd": 1000}
+    parts.groups = ["full", "shop", "crowd", "quiet"]
+    found = {one.detail: (one.status, one.fix) for one in checks(shell, 0)["registry"]}
+    assert found == {
+        "app a b: 1 executor registered, but no group, so that no job is routed there": (
+            "warn", "orchestrix registry set 'a b' --auto"
+        ),
+        "app crowd: 1,000 executors, and more than 1,000 are refused": (
+            "warn", "stop some, or divide them among several apps"
+        ),
+        "app full: 900 executors, and more than 1,000 are refused": (
+            "warn", "stop some, or divide them among several apps"
+        ),
+    }  # fmt: skip
+
+
+async def test_executors_are_counted_in_the_database(sqlite_url: str) -> None:
+    templates.upgraded(sqlite_url)
+    database = Database(sqlite_url)
+    beats = [Heartbeat(app, f"http://10.0.0.{n}:9999") for app in ("shop", "stray") for n in (7, 8)]
+    async with database.begin() as tx:
+        await registrations.record(tx, beats, tx.now())
+        await groups.set_addresses(tx, "shop", None, tx.now())
+    found = await registry(database)
+    await database.close()
+    assert [(one.status, one.fix) for one in found] == [(WARN, "orchestrix registry set stray --auto")]
+    assert found[0].detail.startswith("app stray: 2 executors registered")
 
 
 def test_a_blocked_broker(shell: Shell, parts: Parts) -> None:

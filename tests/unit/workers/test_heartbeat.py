@@ -162,16 +162,16 @@ async def test_what_no_node_listens_for_is_said_again_soon_until_one_does(
 ) -> None:
     monkeypatch.setattr(heartbeat, "UNHEARD_RETRY_S", 0.01)
     bench.post.outcome = Published(Outcome.RETURNED)
-    await bench.start(beat=0.5)
+    await bench.start(beat=0.3)
     await eventually(lambda: len(bench.post.beats) > 2, deadline=5.0)
-    assert bench.post.times[2] - bench.post.times[0] < 0.5
+    assert bench.post.times[2] - bench.post.times[0] < 0.3
     bench.post.outcome = Published(Outcome.CONFIRMED)
     seen = len(bench.post.beats)
     await eventually(lambda: len(bench.post.beats) > seen, deadline=5.0)
     bench.post.outcome = Published(Outcome.RETURNED)
     await eventually(lambda: len(bench.post.beats) > seen + 3, deadline=10.0)
     later = bench.post.times[-3:]
-    assert min(late - early for early, late in pairwise(later)) >= 0.4, "once heard, it keeps its interval"
+    assert min(late - early for early, late in pairwise(later)) >= 0.24, "once heard, it keeps its interval"
 
 
 async def test_one_that_may_not_send_heartbeats_works_all_the_same_and_closes_no_channel_again(

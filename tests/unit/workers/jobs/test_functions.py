@@ -15,9 +15,10 @@ from orchestrix.broker.port import Broker
 from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.persistence.engine import Database
+from orchestrix.saga.catalog import Catalog
 from orchestrix.worker.composition import assemble
 from orchestrix.worker.jobs.functions import JobFunction, JobTable, registered_jobs
-from orchestrix.worker.module_loader import load_handlers, load_jobs
+from orchestrix.worker.module_loader import load_handlers, load_jobs, load_sagas
 from orchestrix.worker.worker import Worker
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows
@@ -36,6 +37,14 @@ async def reindex(context: JobContext): ...
 def prune(context: JobContext): ...
 """
 
+STEP_OF_A_JOB = """
+from orchestrix import COMPLETED, Compensation, Job, Saga, Step
+
+undo = Compensation(event="evt.undrawn", job=Job("NAME", queue="cpu"))
+draw = Step("draw", "DRAWING", job=Job("NAME", queue="gpu"), event="evt.drawn", then=COMPLETED, undo=undo)
+FILM = Saga("film", steps=(draw,))
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -49,11 +58,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def made(queues: list[str], job_queues: list[str], *, workers: Sequence[str] = ("my_jobs",), **settings: Any) -> Worker:
+def made(
+    queues: list[str],
+    job_queues: list[str],
+    *,
+    workers: Sequence[str] = ("my_jobs",),
+    catalog: Catalog = CATALOG,
+    **settings: Any,
+) -> Worker:
     origin = {"workers": WORKERS, "sections": {"git": {"provider": "none"}}}
     plain = {"workers": [*WORKERS, *workers], "origin": origin, **settings}
     database, broker = cast(Database, Rows()), cast(Broker, FakeBroker())
-    return assemble(Settings.model_validate(plain), database, broker, CATALOG, queues, job_queues, name="w-1")
+    return assemble(Settings.model_validate(plain), database, broker, catalog, queues, job_queues, name="w-1")
 
 
 def served(worker: Worker) -> tuple[int, tuple[str, ...] | None]:
@@ -84,7 +100,28 @@ def test_what_is_chosen_is_all_that_is_served(folder: Path) -> None:
 
 def test_any_queue_can_be_served_by_name(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert served(made([], ["urgent"])) == (0, ("urgent",))
-    assert "job queue urgent: none of the jobs here names it" in caplog.text
+    assert "job queue urgent: none of the jobs here names it (reindex (search), prune (default))" in caplog.text
+
+
+def test_the_queue_of_a_step_is_served_by_who_has_its_job(folder: Path) -> None:
+    (folder / "my_saga.py").write_text(STEP_OF_A_JOB.replace("NAME", "prune"))
+    catalog = Catalog(load_sagas(["my_saga"]))
+    assert served(made([], ["gpu"], catalog=catalog)) == (0, ("gpu",))
+    assert served(made([], ["cpu"], catalog=catalog)) == (0, ("cpu",)), "that of its undo"
+
+
+def test_the_queue_of_a_step_whose_job_is_elsewhere_is_refused(folder: Path) -> None:
+    (folder / "my_saga.py").write_text(STEP_OF_A_JOB.replace("NAME", "render"))
+    with pytest.raises(ConfigError, match=r"write @job\('render'\) above the function of its jobs"):
+        made([], ["gpu"], catalog=Catalog(load_sagas(["my_saga"])))
+
+
+def test_a_function_may_be_for_several_queues(folder: Path) -> None:
+    both = '@job("prune")\n@job("prune", queue="gpu")'
+    (folder / "my_jobs.py").write_text(JOBS.replace('@job("prune", grace=2)', both))
+    assert load_jobs(["my_jobs"]).queues == ("search", "gpu", "default")
+    assert served(made([], ["default"])) == (0, ("default",))
+    assert served(made([], ["gpu"])) == (0, ("gpu",))
 
 
 def test_jobs_and_commands_have_places_of_their_own(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,9 @@ from orchestrix.domain.leases import Candidacy, LeaderMode
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.tables import leases as table
-from tests.servers import templates
 from tests.support import eventually
 
 LEASE = 0.2
-
-
-@pytest.fixture
-async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    templates.upgraded(sqlite_url)
-    made = Database(sqlite_url)
-    yield made
-    await made.close()
 
 
 async def led(database: Database, lease: float) -> None:
