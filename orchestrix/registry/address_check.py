@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from orchestrix import clock
-from orchestrix.domain.executor_addresses import AllowList, ExecutorAddress, IpAddress, judge
+from orchestrix.domain.registry.addresses import AllowList, ExecutorAddress, IpAddress, judge
 from orchestrix.errors import Invalid, Unavailable
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.registry import listeners

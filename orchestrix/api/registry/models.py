@@ -10,9 +10,9 @@ from orchestrix.api import patterns
 from orchestrix.api.answers import Answer, AnswerPage, OptionalTime, Time
 from orchestrix.api.query import NameText, Query
 from orchestrix.api.values import INTEGRAL, Name, Reason, asked
-from orchestrix.domain.executor_addresses import ADDRESS_MAX_CHARS, parse_address
-from orchestrix.domain.executors import ExecutorState
-from orchestrix.domain.routing import Strategy
+from orchestrix.domain.registry.addresses import ADDRESS_MAX_CHARS, parse_address
+from orchestrix.domain.registry.executors import ExecutorState
+from orchestrix.domain.registry.routing import Strategy
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.registry.directory import GroupView
 from orchestrix.registry.registrar import GROUP_LIMIT
@@ -220,7 +220,7 @@ class RouteBody(BaseModel):
     key: str = Field(
         "",
         max_length=LONGEST_KEY,
-        description="What CONSISTENT_HASH keeps together: the same key, the same executor. A job's is by default its id.",
+        description="What CONSISTENT_HASH keeps together: the same key, the same executor. By default a job's id.",
     )
     address: Address | None = Field(None, description="For ADDRESS: which one.")
     count: Annotated[int, Field(ge=1, le=MOST_PICKS), INTEGRAL] | None = Field(

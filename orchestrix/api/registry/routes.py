@@ -25,8 +25,8 @@ from orchestrix.api.registry.models import (
     RouteBody,
 )
 from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, reason_of
-from orchestrix.domain.executor_addresses import parse_address
-from orchestrix.domain.routing import NoExecutors, Pick, Strategy, UnknownExecutor
+from orchestrix.domain.registry.addresses import parse_address
+from orchestrix.domain.registry.routing import NoExecutors, Pick, Strategy, UnknownExecutor
 from orchestrix.errors import NotFound
 from orchestrix.registry.address_check import AddressNotAllowed
 from orchestrix.registry.group_control import By
