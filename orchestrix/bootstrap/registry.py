@@ -6,7 +6,7 @@ from functools import partial
 
 from orchestrix.api.guards.auth import EXECUTORS_OF
 from orchestrix.bootstrap.context import API, NodeContext
-from orchestrix.domain.executor_addresses import SETTING, AllowList
+from orchestrix.domain.registry.addresses import SETTING, AllowList
 from orchestrix.errors import ConfigError
 from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import Service

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from orchestrix import clock
-from orchestrix.domain.executor_addresses import AllowList, ExecutorAddress, IpAddress, judge
+from orchestrix.domain.registry.addresses import AllowList, ExecutorAddress, IpAddress, judge
 from orchestrix.errors import Invalid, Unavailable
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.registry import listeners
@@ -29,6 +29,10 @@ LISTENERS_KEPT_S: Final = 5.0
 
 class AddressNotAllowed(Invalid):
     """The cluster may not call this address; the message names the setting."""
+
+
+class UnresolvedHost(Unavailable):
+    """The name service does not answer for a host; it may later."""
 
 
 class AddressCheck:
@@ -84,10 +88,10 @@ async def _resolved(host: str) -> Collection[IpAddress]:
         async with asyncio.timeout(RESOLVE_TIMEOUT_S):
             found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except TimeoutError:
-        raise Unavailable(f"{host} could not be resolved within {RESOLVE_TIMEOUT_S:g} s") from None
+        raise UnresolvedHost(f"{host} could not be resolved within {RESOLVE_TIMEOUT_S:g} s") from None
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:
-            raise Unavailable(f"{host} cannot be resolved now") from None
+            raise UnresolvedHost(f"{host} cannot be resolved now") from None
         raise AddressNotAllowed(f"{host} has no address in the name service: register a name that it knows") from None
     except UnicodeError:
         raise AddressNotAllowed(f"{host} is no host name") from None

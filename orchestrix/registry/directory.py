@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from orchestrix.config.registry import RegistrySettings
-from orchestrix.domain.executors import ExecutorState, state_of
+from orchestrix.domain.registry.executors import ExecutorState, state_of
 from orchestrix.errors import RetryableError, Unavailable
 from orchestrix.lifecycle import Loop
 from orchestrix.persistence.engine import Database

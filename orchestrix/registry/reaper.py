@@ -9,8 +9,8 @@ from typing import Final
 
 from orchestrix import crash
 from orchestrix.config.registry import RegistrySettings
-from orchestrix.domain.executors import GOODBYE_KEPT_S, LATE_FACTOR, may_remove
 from orchestrix.domain.leases import Fence
+from orchestrix.domain.registry.executors import GOODBYE_KEPT_S, LATE_FACTOR, may_remove
 from orchestrix.domain.stored_times import age_s
 from orchestrix.errors import RetryableError
 from orchestrix.leader_duties import PeriodicDuty

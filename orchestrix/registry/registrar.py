@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix import clock, crash
-from orchestrix.domain.executors import GOODBYE_KEPT_S, Goodbye, beats_after_goodbye
+from orchestrix.domain.registry.executors import GOODBYE_KEPT_S, Goodbye, beats_after_goodbye
 from orchestrix.errors import ConflictError, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction

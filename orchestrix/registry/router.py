@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrix import clock
-from orchestrix.domain.routing import Candidate, Pick, Strategy, pick
+from orchestrix.domain.registry.routing import Candidate, Pick, Strategy, pick
 from orchestrix.errors import NotFound
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, registrations

@@ -32,6 +32,7 @@ from tests.fault.crashing_control import (
 )
 from tests.fault.crashing_held import begin_is_told, held_is_applied
 from tests.fault.crashing_migrate import migrator_dies
+from tests.fault.crashing_registry import registering_dies, removing_dies, sweeping_dies
 
 Script = Callable[[Rig, At], Coroutine[Any, Any, None]]
 
@@ -97,6 +98,12 @@ CASES: Final[dict[str, Case]] = {
     "deadletters.after_commit": Case(mover_dies, most=1),
     "redrive.before_commit": Case(redriving_dies),
     "redrive.after_commit": Case(redriving_dies),
+    "registry.register.before_commit": Case(registering_dies, apps=False),
+    "registry.register.after_commit": Case(registering_dies, apps=False),
+    "registry.remove.before_commit": Case(removing_dies, apps=False),
+    "registry.remove.after_commit": Case(removing_dies, apps=False),
+    "registry.cleanup.before_commit": Case(sweeping_dies, most=1, apps=False),
+    "registry.cleanup.after_commit": Case(sweeping_dies, most=1, apps=False),
     "worker.after_receive": Case(worker_dies),
     "worker.after_guard": Case(worker_dies),
     "git.during_work": Case(worker_dies),

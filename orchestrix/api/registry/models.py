@@ -10,9 +10,9 @@ from orchestrix.api import patterns
 from orchestrix.api.answers import Answer, AnswerPage, OptionalTime, Time
 from orchestrix.api.query import NameText, Query
 from orchestrix.api.values import INTEGRAL, Name, Reason, asked
-from orchestrix.domain.executor_addresses import ADDRESS_MAX_CHARS, parse_address
-from orchestrix.domain.executors import ExecutorState
-from orchestrix.domain.routing import Strategy
+from orchestrix.domain.registry.addresses import ADDRESS_MAX_CHARS, parse_address
+from orchestrix.domain.registry.executors import ExecutorState
+from orchestrix.domain.registry.routing import Strategy
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.registry.directory import GroupView
 from orchestrix.registry.registrar import GROUP_LIMIT
@@ -23,6 +23,7 @@ MOST_LOAD: Final = 1e9
 MOST_RUNS: Final = 10_000
 LONGEST_KEY: Final = 500
 EXAMPLE: Final = "http://10.0.0.7:9999"
+AS_OF: Final = "While the database is away: when this was read from it, for it may have changed since. Else null."
 NULL: Final = {"type": "null"}
 
 
@@ -58,7 +59,8 @@ class ExecutorBody(BaseModel):
     registryKey: Name = Field(description="The app.", examples=["shop"])
     registryValue: Address
     instance: Visible | None = Field(
-        None, description="An id of the process, by which it is told from a later one at the same address."
+        None,
+        description="An id of the process, new at each start: so it is not mistaken for another one at its address.",
     )
 
 
@@ -137,7 +139,7 @@ class GroupBody(Answer):
     executors: list[ExecutorItem]
     created_at: OptionalTime = Field(examples=["2026-01-31T12:00:00.000000Z"])
     updated_at: OptionalTime = Field(examples=["2026-01-31T12:00:00.000000Z"])
-    as_of: OptionalTime = Field(description="The time of this answer, where the database is away; else null.")
+    as_of: OptionalTime = Field(description=AS_OF)
 
     @classmethod
     def made(cls, view: GroupView, as_of: object = None) -> Self:
@@ -160,7 +162,7 @@ class GroupBody(Answer):
 class GroupPage(AnswerPage[GroupBody]):
     """Some groups by app, and where the next ones begin."""
 
-    as_of: OptionalTime = Field(description="The time of this answer, where the database is away; else null.")
+    as_of: OptionalTime = Field(description=AS_OF)
 
 
 class NewGroup(BaseModel):
@@ -186,7 +188,7 @@ class NewGroup(BaseModel):
 
     addressType: AddressType = Field("MANUAL", description="AUTO: its registered executors. MANUAL: `addressList`.")
     addressList: list[Address] | None = Field(
-        None, max_length=GROUP_LIMIT, description="The addresses of a MANUAL group, in the order of FIRST and LAST."
+        None, max_length=GROUP_LIMIT, description="The addresses of a MANUAL group; repetitions are left out."
     )
     reason: Reason | None = None
 
@@ -216,11 +218,16 @@ class RouteBody(BaseModel):
         key="customer-17",
     )
 
-    strategy: Annotated[Strategy, BeforeValidator(lambda value: _strategy(value))]
+    strategy: Annotated[Strategy, BeforeValidator(lambda value: _strategy(value))] = Field(
+        description="FIRST and LAST: who has been registered for the longest and the shortest time. ROUND_ROBIN: one "
+        "after the other. RANDOM: any. WEIGHTED: any, by weight. LEAST_LOADED: who runs the fewest attempts, then by "
+        "load. CONSISTENT_HASH: the same one for the same key. FAILOVER: all, in the order to try them. "
+        "SHARDING_BROADCAST: all, a shard each. ADDRESS: the one at `address`."
+    )
     key: str = Field(
         "",
         max_length=LONGEST_KEY,
-        description="What CONSISTENT_HASH keeps together: the same key, the same executor. A job's is by default its id.",
+        description="What CONSISTENT_HASH keeps together, by default a job's id: the same key, the same executor.",
     )
     address: Address | None = Field(None, description="For ADDRESS: which one.")
     count: Annotated[int, Field(ge=1, le=MOST_PICKS), INTEGRAL] | None = Field(

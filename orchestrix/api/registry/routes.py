@@ -25,10 +25,10 @@ from orchestrix.api.registry.models import (
     RouteBody,
 )
 from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, reason_of
-from orchestrix.domain.executor_addresses import parse_address
-from orchestrix.domain.routing import NoExecutors, Pick, Strategy, UnknownExecutor
-from orchestrix.errors import NotFound
-from orchestrix.registry.address_check import AddressNotAllowed
+from orchestrix.domain.registry.addresses import parse_address
+from orchestrix.domain.registry.routing import NoExecutors, Pick, Strategy, UnknownExecutor
+from orchestrix.errors import NotFound, OutcomeUnknown
+from orchestrix.registry.address_check import AddressNotAllowed, UnresolvedHost
 from orchestrix.registry.group_control import By
 from orchestrix.registry.registrar import GroupFull
 from orchestrix.registry.router import RouteRequest
@@ -50,6 +50,8 @@ def _refusal(error: Exception, key: Any) -> Problem | None:
             return Problem("no_executors", as_sentence(error))
         case NotFound():
             return Problem("not_found", as_sentence(error))
+        case UnresolvedHost():
+            return Problem("unavailable", as_sentence(error), headers={"Retry-After": "1"})
         case _:
             return None
 
@@ -154,6 +156,14 @@ async def _shown(call: Call, app: str) -> GroupBody:
     return GroupBody.made(found, view.as_of)
 
 
+async def _changed(call: Call, app: str) -> GroupBody:
+    """The group after a change, never from memory, which does not have the change. Raises `OutcomeUnknown`."""
+    shown = await _shown(call, app)
+    if shown.as_of is not None:
+        raise OutcomeUnknown("the database was lost after the change")
+    return shown
+
+
 @operations.put(ONE, of=app_of)
 async def set_group(call: Call, app: str, new: NewGroup) -> GroupBody:
     """Set the addresses of an executor group.
@@ -171,7 +181,7 @@ async def set_group(call: Call, app: str, new: NewGroup) -> GroupBody:
         except AddressNotAllowed as refused:
             raise invalid_body([{"pointer": f"/addressList/{place}", "detail": str(refused)}]) from None
     await registry.control.set(app, new.addresses, By(call.actor, new.reason or NO_REASON))
-    return await _shown(call, app)
+    return await _changed(call, app)
 
 
 @operations.delete(ONE, of=app_of)
@@ -216,4 +226,4 @@ async def drain_executor(call: Call, query: AppQuery, wanted: DrainBody) -> Grou
     """
     by = By(call.actor, wanted.reason or NO_REASON)
     await call.context.registry.control.drain((query.app, wanted.address), by, drained=wanted.drain)
-    return await _shown(call, query.app)
+    return await _changed(call, query.app)

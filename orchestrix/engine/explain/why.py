@@ -9,7 +9,7 @@ from typing import Final
 
 from orchestrix.broker.port import Broker
 from orchestrix.engine.broker_status import COUNT_TTL_S, BrokerStatus, needed
-from orchestrix.engine.explain import worker_crash
+from orchestrix.engine.explain import finished_wait, worker_crash
 from orchestrix.engine.explain.explanation import SagaExplanation
 from orchestrix.engine.explain.facts import SagaFacts, row_says_all
 from orchestrix.engine.explain.job import describe, work_of
@@ -34,15 +34,12 @@ from orchestrix.saga.commands import migration_due
 from orchestrix.saga.compensation import with_undo
 from orchestrix.saga.definition import COMPLETED, Saga
 from orchestrix.saga.state import (
-    BROKER_DOWN,
     DEADLINE,
     JOB,
-    NO_CONSUMER,
     PAUSED,
     RETRY,
     UNDO_FAILED,
     UNSENDABLE,
-    UNSENT,
     Instance,
 )
 
@@ -327,22 +324,6 @@ def _no_consumer(facts: SagaFacts) -> Found | None:
     )
 
 
-def _recorded(facts: SagaFacts) -> Found | None:
-    """What its row says, and lists of what is stuck with it, though it is over by now."""
-    instance = facts.instance
-    recorded = NO_CONSUMER if instance.hindered_by == NO_CONSUMER else instance.wake_reason
-    if recorded not in _RECORDED or instance.wake_reason in (RETRY, JOB):
-        return None
-    return recorded, f"{facts.work[0].upper()}{facts.work[1:]} waited {_RECORDED[recorded]}; that is over.", "Wait."
-
-
-_RECORDED: Final = {
-    UNSENT: "for its command to leave the outbox",
-    BROKER_DOWN: "for the broker",
-    NO_CONSUMER: "for a worker",
-}
-
-
 def _backlog(facts: SagaFacts) -> Found | None:
     if not facts.queue or not facts.queue[0] or facts.command is None or facts.instance.begun:
         return None
@@ -403,7 +384,7 @@ CATALOGUE: Final[tuple[Callable[[SagaFacts], Found | None], ...]] = (
     _unsent,
     worker_crash.found,
     _no_consumer,
-    _recorded,
+    finished_wait.found,
     _backlog,
     _no_deadline,
     _working,

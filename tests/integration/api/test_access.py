@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import httpx
 import pytest
 
+from orchestrix.api.guards.auth import GUESSES
+from orchestrix.bootstrap.context import API, NodeContext, NodeSignals
+from orchestrix.bootstrap.registry import assemble_registry
+from orchestrix.config.registry import RegistrySettings
+from orchestrix.config.settings import Settings
+
 from .answers import BODY, problem
-from .world import Exchange, World
+from .world import CATALOG, Exchange, World
 
 ADA = {"Authorization": "Bearer s3cret"}
 BOB = {"Authorization": "Bearer other:s3cret="}
@@ -42,6 +50,13 @@ PROTECTED = [
     ("GET", "/dead-letters"),
     ("DELETE", "/dead-letters/00000000-0000-8000-8000-000000000000"),
     ("POST", "/dead-letters/redrive"),
+    ("GET", "/registry/groups"),
+    ("PUT", "/registry/groups/shop"),
+    ("DELETE", "/registry/groups/shop"),
+    ("POST", "/registry/route?app=shop"),
+    ("POST", "/registry/drain?app=shop"),
+    ("POST", "/api/registry"),
+    ("POST", "/api/registryRemove"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
     ("GET", "/docs/docs.js"),
@@ -122,3 +137,109 @@ async def test_nobody_gets_the_answer_to_anothers_key(client: httpx.AsyncClient,
         await client.post("/apps", json=BODY, headers={**headers, "Idempotency-Key": "k"})
     keys = [request.idempotency for request in world.starter.requests]
     assert len({key.scope for key in keys if key}) == len(keys) == 2
+
+
+# Executors
+
+REGISTRY = ("/api/registry", "/api/registryRemove")
+
+
+def executors(
+    world: World, token: str | None, *, client: str = "127.0.0.1", ada: str = ""
+) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+    """An API whose registry has that setting, for a client at that address."""
+    settings = Settings(registry=RegistrySettings.model_validate({"token": token, "allow": "127.0.0.0/8,10.0.0.0/8"}))
+    node = NodeContext("n", settings, frozenset({API}), world.database, world.broker, CATALOG, NodeSignals())
+    world.registry = replace(world.registry, tokens=assemble_registry(node).tokens)
+    app = world.built(ada=ada) if ada else world.built()
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(client, 5000)), base_url="http://test")
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def executor(app: str = "shop", address: str = "http://10.0.0.1:9999") -> dict[str, str]:
+    return {"registryGroup": "EXECUTOR", "registryKey": app, "registryValue": address}
+
+
+async def test_the_token_of_executors_opens_registrations_alone(world: World) -> None:
+    async with executors(world, "registry-1", client="192.0.2.1", ada="s3cret") as client:
+        client.headers.update(bearer("registry-1"))
+        for path in REGISTRY:
+            for app in ("shop", "billing"):
+                assert (await client.post(path, json=executor(app))).status_code == 200
+        others = [(method, path) for method, path in PROTECTED if path not in REGISTRY]
+        for method, path in others[: GUESSES - 1]:
+            problem(await client.request(method, path), 401, "unauthorized")
+        assert (await client.post(REGISTRY[0], json=executor())).status_code == 200
+
+
+@pytest.mark.parametrize("token", [None, "registry-1", "shop:registry-1"])
+async def test_a_token_of_the_api_opens_registrations_too(world: World, token: str | None) -> None:
+    async with executors(world, token, client="192.0.2.1", ada="s3cret") as client:
+        for path in REGISTRY:
+            for app in ("shop", "billing"):
+                assert (await client.post(path, json=executor(app), headers=ADA)).status_code == 200
+
+
+async def test_the_token_of_one_app_is_403_for_another(world: World) -> None:
+    async with executors(world, "shop:registry-1,billing:registry-2", client="192.0.2.1") as client:
+        for app, secret in (("shop", "registry-1"), ("billing", "registry-2")):
+            for path in REGISTRY:
+                assert (await client.post(path, json=executor(app), headers=bearer(secret))).status_code == 200
+                for other in {"shop", "billing", "shop2", "Shop", "sho"} - {app}:
+                    answer = await client.post(path, json=executor(other), headers=bearer(secret))
+                    assert repr(app) in problem(answer, 403, "forbidden")["detail"]
+        shown = (await client.get("/registry/groups")).json()["items"]
+        assert [one["appName"] for one in shown] == ["billing", "shop"]
+
+
+@pytest.mark.parametrize("headers", [{}, bearer("registry-2"), bearer("shop:registry-1"), bearer("")])
+async def test_where_executors_have_a_token_none_or_a_wrong_one_is_401(world: World, headers: dict[str, str]) -> None:
+    for token in ("registry-1", "shop:registry-1"):
+        async with executors(world, token) as client:
+            for path in REGISTRY:
+                answer = await client.post(path, json=executor(address="http://127.0.0.1:9999"), headers=headers)
+                problem(answer, 401, "unauthorized")
+            assert (await client.get("/registry/groups")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("client", "address", "status"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9999", 200),
+        ("127.8.0.1", "http://127.1.0.1:9999", 200),
+        ("127.0.0.1", "http://LOCALHOST:9999", 200),
+        ("::1", "http://127.0.0.1:9999", 200),
+        ("::ffff:127.0.0.1", "http://127.0.0.1:9999", 200),
+        ("127.0.0.1", "http://10.0.0.1:9999", 403),
+        ("192.0.2.1", "http://127.0.0.1:9999", 403),
+        ("::ffff:192.0.2.1", "http://127.0.0.1:9999", 403),
+        ("127.0.0.1", "http://localhost.example:9999", 403),
+        ("", "http://127.0.0.1:9999", 403),
+    ],
+)
+async def test_without_tokens_registrations_are_from_this_machine_and_of_it(
+    world: World, client: str, address: str, status: int
+) -> None:
+    async with executors(world, None, client=client) as api:
+        for path in REGISTRY:
+            answer = await api.post(path, json=executor(address=address))
+            assert answer.status_code == status, answer.text
+            if status == 403:
+                assert "ORCHESTRIX_REGISTRY__TOKEN" in problem(answer, 403, "forbidden")["detail"]
+
+
+async def test_with_tokens_of_the_api_alone_this_machine_needs_one_too(world: World) -> None:
+    async with executors(world, None, ada="s3cret") as client:
+        for path in REGISTRY:
+            problem(await client.post(path, json=executor(address="http://127.0.0.1:9999")), 401, "unauthorized")
+
+
+async def test_the_secret_of_executors_is_in_no_answer_and_their_name_in_no_audit(world: World) -> None:
+    async with executors(world, "shop:registry-1") as client:
+        answer = await client.post(REGISTRY[0], json=executor("billing"), headers=bearer("registry-1"))
+        assert "registry-1" not in answer.text
+        assert (await client.post(REGISTRY[0], json=executor(), headers=bearer("registry-1"))).status_code == 200
+        assert (await client.get("/audit")).json()["items"] == []

@@ -27,7 +27,7 @@ from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.config.settings import JobsSettings
 from orchestrix.dead_letters.service import DeadLetterService
-from orchestrix.domain.executor_addresses import AllowList
+from orchestrix.domain.registry.addresses import AllowList
 from orchestrix.engine.actions import Action, ActionResult
 from orchestrix.engine.broker_status import BrokerStatus
 from orchestrix.engine.explain.stuck import StuckSagas

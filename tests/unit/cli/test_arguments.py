@@ -152,7 +152,7 @@ def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from orchestrix.cli.nouns import local, options, registry, schedules
     from orchestrix.config.settings import WorkerSettings
     from orchestrix.domain.jobs import RETRIES_LIMIT
-    from orchestrix.domain.routing import Strategy
+    from orchestrix.domain.registry.routing import Strategy
     from orchestrix.domain.schedules import CATCH_UP_LIMIT
     from orchestrix.saga.messages import MAX_ID
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrix.domain.executors import ExecutorState, Goodbye, beats_after_goodbye, may_remove, state_of
+from orchestrix.domain.registry.executors import ExecutorState, Goodbye, beats_after_goodbye, may_remove, state_of
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 BEAT, DEAD = 30.0, 90.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrix.domain.executor_addresses import AllowList, IpAddress, judge, parse_address
+from orchestrix.domain.registry.addresses import AllowList, IpAddress, judge, parse_address
 
 EVERYTHING = "0.0.0.0/0,::/0"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrix.domain.routing import Candidate, NoExecutors, Pick, Strategy, UnknownExecutor, pick
+from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Strategy, UnknownExecutor, pick
 from orchestrix.errors import PermanentError, RetryableError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

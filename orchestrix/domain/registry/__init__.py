@@ -1,0 +1,1 @@
+"""Pure rules of the executor registry: states, addresses and routing."""
