@@ -12,9 +12,15 @@ import pytest
 from orchestrix.api.problems import CODES
 from orchestrix.cli.arguments import parse
 from orchestrix.config.registry import RegistrySettings
-from orchestrix.domain.executor_addresses import AllowList, judge, parse_address
-from orchestrix.domain.executors import GOODBYE_KEPT_S, PLAIN_GOODBYE_KEPT_S, ExecutorState, may_remove, state_of
-from orchestrix.domain.routing import NoExecutors, Strategy, pick
+from orchestrix.domain.registry.addresses import AllowList, judge, parse_address
+from orchestrix.domain.registry.executors import (
+    GOODBYE_KEPT_S,
+    PLAIN_GOODBYE_KEPT_S,
+    ExecutorState,
+    may_remove,
+    state_of,
+)
+from orchestrix.domain.registry.routing import NoExecutors, Strategy, pick
 from orchestrix.registry.directory import REFRESH_S
 from orchestrix.registry.reaper import NEARLY_FULL, REMOVED_KEPT
 from orchestrix.registry.registrar import GROUP_LIMIT
