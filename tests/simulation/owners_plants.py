@@ -120,7 +120,7 @@ def ownership_without_compare_and_set(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unchecked(patch: pytest.MonkeyPatch, excused: Callable[[], bool]) -> None:
-    check = leases.check
+    check = leases.check_fence
 
     async def careless(tx: Any, fence: Fence) -> None:
         if not excused():
