@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 
 from tests.documents import ROOT, block
+from tests.fault.proxy import Proxy
 from tests.fault.world import World
 from tests.processes import Process, Processes
 from tests.servers.run import Run
@@ -77,6 +78,7 @@ class Executors(Processes):
 
     def __init__(self, run: Run, folder: Path, times: Times) -> None:
         super().__init__(run, folder)
+        self.links: list[Proxy] = []
         self._made = run, folder
         code = block(PAGE, "python", "ThreadingHTTPServer")
         assert TIMES in code
@@ -93,6 +95,12 @@ class Executors(Processes):
         process = Process(run, name, command, {"PATH": os.environ["PATH"]}, folder, folder / f"{name}.log")
         self._all.append(process)
         return process
+
+    def close(self) -> None:
+        """Ends all of them, then their links: an executor that connects meanwhile would leave a connection open."""
+        super().close()
+        for link in self.links:
+            link.close()
 
 
 class RegistryWorld:
@@ -111,6 +119,11 @@ class RegistryWorld:
     async def start_node(self, place: int, **env: str) -> None:
         """Starts one, with settings of its own."""
         await self.world.up(workers=0, env={**self.times.env, "ORCHESTRIX_NODE_ID": NAMES[place], **env})
+
+    def link(self, url: str) -> Proxy:
+        """A link to a node for executors."""
+        self._executors.links.append(Proxy.to(url))
+        return self._executors.links[-1]
 
     def start(self, app: str, *, address: Address = "", admins: Sequence[str] = (), reports: str = REPORT) -> Address:
         """Starts an executor, by default at a new address and with both nodes as admins; its address."""

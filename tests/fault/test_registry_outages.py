@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,18 +60,9 @@ class Five:
         return self.registry.times.dead * 4 / 3
 
 
-@pytest.fixture
-async def links() -> AsyncIterator[list[Proxy]]:
-    """Proxies to nodes; they end with the test."""
-    made: list[Proxy] = []
-    yield made
-    for link in made:
-        await asyncio.to_thread(link.close)
-
-
-async def five_of(registry: RegistryWorld, links: list[Proxy]) -> Five:
+async def five_of(registry: RegistryWorld) -> Five:
     """Five that prefer the first node."""
-    links += [Proxy.to(url) for url in registry.world.urls]
+    links = [registry.link(url) for url in registry.world.urls]
     await registry.make_group("shop")
     admins = [f"http://127.0.0.1:{link.port}" for link in links]
     made = [registry.start("shop", admins=admins) for _ in range(5)]
@@ -80,9 +71,9 @@ async def five_of(registry: RegistryWorld, links: list[Proxy]) -> Five:
 
 
 @pytest.mark.req("S2-15", "S2-16", "S2-31", "S2-63")
-async def test_nodes_are_away(registry: RegistryWorld, links: list[Proxy]) -> None:
+async def test_nodes_are_away(registry: RegistryWorld) -> None:
     await registry.up()
-    five = await five_of(registry, links)
+    five = await five_of(registry)
     await _nodes_go(five)
     await five.check()
 
@@ -150,9 +141,9 @@ async def _still_removed(five: Five) -> None:
 
 
 @pytest.mark.req("S2-64")
-async def test_the_database_and_the_broker_are_away(registry: RegistryWorld, links: list[Proxy]) -> None:
+async def test_the_database_and_the_broker_are_away(registry: RegistryWorld) -> None:
     await registry.up()
-    five = await five_of(registry, links)
+    five = await five_of(registry)
     await _servers_go(five)
     await five.check()
 
@@ -202,7 +193,7 @@ async def _without_broker(five: Five) -> None:
 
 
 async def test_the_clock_of_one_node_is_an_hour_off(
-    registry: RegistryWorld, links: list[Proxy], programs: Processes, tmp_path: Path
+    registry: RegistryWorld, programs: Processes, tmp_path: Path
 ) -> None:
     """It leads with a clock that is fast, then follows with one that is slow."""
     file, folder = tmp_path / "seconds", tmp_path / "shifted"
@@ -212,7 +203,7 @@ async def test_the_clock_of_one_node_is_an_hour_off(
     registry.world.system.processes = programs  # a forked process has its modules already
     await registry.start_node(0, PYTHONPATH=str(folder))
     await registry.start_node(1)
-    five = await five_of(registry, links)
+    five = await five_of(registry)
     await _clock_is_off(five, file)
     await five.check()
 
