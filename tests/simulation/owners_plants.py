@@ -126,7 +126,7 @@ def _unchecked(patch: pytest.MonkeyPatch, excused: Callable[[], bool]) -> None:
         if not excused():
             await check(tx, fence)
 
-    patch.setattr(leases, "check", careless)
+    patch.setattr(leases, "check_fence", careless)
 
 
 def _in_task(name: str, patch: pytest.MonkeyPatch) -> None:
