@@ -15,8 +15,8 @@ log = logging.getLogger("orchestrix.jobs")
 Duty = Callable[[Fence], Service]
 """Makes a part that only the leader runs: it is started at the gain of leadership and stopped at its loss.
 
-Each of its writes ends with `persistence.leases.check(tx, fence)`, for it may run on for a moment after the loss, or
-resume after another node has been elected. `StaleTermError` is then not its business: the loss stops it.
+Each of its writes ends with `persistence.leases.check_fence(tx, fence)`, for it may run on for a moment after the loss,
+or resume after another node has been elected. `StaleTermError` is then not its business: the loss stops it.
 """
 
 

@@ -38,6 +38,9 @@ TOGETHER: Final = {
     "idle clients": ("tests/fault/test_outside_idle_clients.py",),
     "poison": ("tests/fault/test_outside_poison.py",),
     "proxy": ("tests/fault/test_proxy.py",),
+    "registry": ("tests/fault/test_registry.py",),
+    "registry without nodes": ("tests/fault/test_registry_outages.py::test_nodes_are_away",),
+    "registry without servers": ("tests/fault/test_registry_outages.py",),
     # They break servers of their own, which take long to start.
     "breakable servers": ("tests/fault/",),
 }

@@ -89,7 +89,7 @@ class JobDispatcher:
         )
         rows = [row for one in moved for row in _dispatch_messages(one.job, now)]
         await outbox.insert(tx, rows, claimed_by=self._relay.node, lease_s=self._relay.lease)
-        await leases.check(tx, self._fence)
+        await leases.check_fence(tx, self._fence)
         crash.point("jobs.dispatch.before_commit")
         return rows
 

@@ -23,6 +23,10 @@ RESOLVE_TIMEOUT_S: Final = 3.0
 KEPT_S: Final = 30.0
 """Seconds for which an address that is allowed is not judged again when it registers."""
 MOST_KEPT: Final = 10_000
+_UNKNOWN: Final = frozenset(
+    getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
+)
+"""What the name service answers of a host that has no address; its other errors may pass."""
 LISTENERS_KEPT_S: Final = 5.0
 """Seconds for which it is not read again where nodes listen."""
 
@@ -89,10 +93,12 @@ async def _resolved(host: str) -> Collection[IpAddress]:
             found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except TimeoutError:
         raise UnresolvedHost(f"{host} could not be resolved within {RESOLVE_TIMEOUT_S:g} s") from None
-    except socket.gaierror as error:
-        if error.errno == socket.EAI_AGAIN:
-            raise UnresolvedHost(f"{host} cannot be resolved now") from None
-        raise AddressNotAllowed(f"{host} has no address in the name service: register a name that it knows") from None
     except UnicodeError:
         raise AddressNotAllowed(f"{host} is no host name") from None
+    except OSError as error:
+        if isinstance(error, socket.gaierror) and error.errno in _UNKNOWN:
+            raise AddressNotAllowed(
+                f"{host} has no address in the name service: register a name that it knows"
+            ) from None
+        raise UnresolvedHost(f"{host} cannot be resolved now") from None
     return sorted({ip_address(str(one[4][0]).partition("%")[0]) for one in found}, key=lambda ip: (ip.version, int(ip)))

@@ -12,7 +12,7 @@ from orchestrix.config.registry import RegistrySettings
 from orchestrix.domain.leases import Fence
 from orchestrix.domain.registry.executors import GOODBYE_KEPT_S, LATE_FACTOR, may_remove
 from orchestrix.domain.stored_times import age_s
-from orchestrix.errors import RetryableError
+from orchestrix.errors import Unavailable
 from orchestrix.leader_duties import PeriodicDuty
 from orchestrix.lifecycle import WakeSignal
 from orchestrix.persistence.cluster import leases
@@ -29,6 +29,9 @@ REMOVED_KEPT: Final = timedelta(minutes=10)
 BATCH: Final = 500
 """Executors that are removed in one transaction."""
 MIN_WAIT_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+"""Seconds between two checks, or one heartbeat interval if that is longer, after which the process was frozen or the
+clock was set: it has not listened meanwhile."""
 NEARLY_FULL: Final = GROUP_LIMIT * 9 // 10
 """Executors of one app from which on a warning is logged."""
 
@@ -38,14 +41,17 @@ class ExecutorReaper:
 
     Checks when the oldest heartbeat reaches the dead time, at the latest after the clean-up interval, and at once when
     `wake` is set. Each of its writes ends with the check of the term. It removes none before it has listened for one
-    dead time: since it gained leadership, since the end of an outage of its database, and since the end of a silence of
-    all executors, which is rather that of the nodes.
+    dead time: since it gained leadership, since the end of an outage of its database or of a pause of its process, and
+    since the end of a silence of all executors, which is rather that of the nodes.
     """
 
     def __init__(self, database: Database, settings: RegistrySettings, fence: Fence, *, wake: WakeSignal) -> None:
         self._database = database
-        self._beat, self._dead, self._interval = settings.beat, settings.dead, settings.cleanup
+        self._beat, self._dead = settings.beat, settings.dead
+        # Each heartbeat is seen before the next one replaces it, or a regular one would look like the end of a silence.
+        self._interval = min(settings.cleanup, settings.beat / 2)
         self._fence = fence
+        self._checked_at: datetime | None = None
         self._listening_since: datetime | None = None
         self._heard: datetime | None = None
         self._large: frozenset[str] = frozenset()
@@ -53,7 +59,7 @@ class ExecutorReaper:
 
     async def start(self) -> None:
         """Begins to listen."""
-        self._listening_since = self._heard = None
+        self._checked_at = None
         await self._duty.start()
 
     async def stop(self) -> None:
@@ -63,8 +69,8 @@ class ExecutorReaper:
     async def _run_once(self) -> float:
         try:
             return await self.check()
-        except RetryableError:
-            self._listening_since = self._heard = None
+        except Unavailable:
+            self._checked_at = None
             raise
 
     async def check(self) -> float:
@@ -85,21 +91,32 @@ class ExecutorReaper:
         if threshold is not None and any(one.last_seen < threshold for one in found):
             await self._remove_silent(threshold)
         await self._database.run(lambda tx: self._tidy(tx, outdated, now))
-        oldest = min((one.last_seen for one in found if threshold is None or one.last_seen >= threshold), default=now)
+        return self._wait_s(found, threshold, now)
+
+    def _wait_s(self, found: Sequence[RegisteredExecutor], threshold: datetime | None, now: datetime) -> float:
+        """Seconds until the next one is dead, or has been listened for long enough; at most the interval."""
+        if threshold is None:
+            rest = self._dead - age_s(self._listening_since or now, now)
+            return min(self._interval, rest) if rest > 0 else self._interval
+        oldest = min((one.last_seen for one in found if one.last_seen >= threshold), default=now)
         return min(self._interval, max(self._dead - age_s(oldest, now), MIN_WAIT_S))
 
     def _listen(self, found: Sequence[RegisteredExecutor], now: datetime) -> None:
-        """Notes the last heartbeat of all, and restarts listening where a pause of all has ended."""
+        """Notes the last heartbeat of all, and restarts listening where a pause of all, or of this node, has ended."""
+        checked, self._checked_at = self._checked_at, now
+        if checked is None or age_s(checked, now) > max(self._beat, LONGEST_PAUSE_S):
+            self._listening_since, self._heard = now, None
         seen = sorted(one.last_seen for one in found if one.last_seen <= now)
-        if self._listening_since is None:
-            self._listening_since = now
-        elif seen and self._heard is not None:
-            first = next((one for one in seen if one > self._heard), None)
-            if first is not None and age_s(self._heard, first) > LATE_FACTOR * self._beat:
-                log.info("heartbeats again after %.0f s without any", age_s(self._heard, first))
-                self._listening_since = max(self._listening_since, first)
-        if seen:
+        if not seen:
+            return
+        if self._heard is None or self._listening_since is None:
             self._heard = seen[-1]
+            return
+        first = next((one for one in seen if one > self._heard), None)
+        if first is not None and age_s(self._heard, first) > LATE_FACTOR * self._beat:
+            log.info("heartbeats again after %.0f s without any", age_s(self._heard, first))
+            self._listening_since = max(self._listening_since, first)
+        self._heard = max(self._heard, seen[-1])
 
     def _warn_of_large_groups(self, found: Sequence[RegisteredExecutor]) -> None:
         counts: dict[str, int] = {}
@@ -130,7 +147,7 @@ class ExecutorReaper:
         await registrations.delete_rows(tx, [(one.app, one.address) for one in gone])
         await groups.refresh(tx, {one.app for one in gone}, now)
         crash.point("registry.cleanup.before_commit")
-        await leases.check(tx, self._fence)
+        await leases.check_fence(tx, self._fence)
         return gone
 
     async def _tidy(self, tx: Transaction, outdated: Collection[str], now: datetime) -> None:
@@ -140,4 +157,4 @@ class ExecutorReaper:
         await groups.refresh(tx, outdated, now)
         await registrations.prune_removals(tx, now, REMOVED_KEPT)
         await listeners.prune(tx, now, timedelta(seconds=GOODBYE_KEPT_S))
-        await leases.check(tx, self._fence)
+        await leases.check_fence(tx, self._fence)

@@ -11,7 +11,7 @@ from typing import Final
 
 from orchestrix import clock, crash
 from orchestrix.domain.registry.executors import GOODBYE_KEPT_S, Goodbye, beats_after_goodbye
-from orchestrix.errors import ConflictError, Unavailable
+from orchestrix.errors import ConflictError, Contention, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, registrations
@@ -159,23 +159,33 @@ class Registrar:
     async def _record(self, tx: Transaction, heartbeats: Sequence[Heartbeat]) -> _Recorded:
         now = self._database.now()
         before = await registrations.among(tx, [one.executor for one in heartbeats])
-        done = _Recorded(await _beyond_limit(tx, [one for one in heartbeats if one.executor not in before]))
-        kept = [one for one in heartbeats if one.executor not in done.refused]
+        known = {one.executor for one in heartbeats if one.executor in before}
+        others = {
+            one.executor
+            for one in heartbeats
+            if one.executor in known and before[one.executor].instance != one.instance
+        }
+        late = await _overtaken(tx, [one for one in heartbeats if one.executor not in known - others], now)
+        new = [one for one in heartbeats if one.executor not in known | late]
+        done = _Recorded(await _beyond_limit(tx, new))
+        kept = [one for one in heartbeats if one.executor not in done.refused | late]
         await registrations.record(tx, kept, now)
         after = await registrations.among(tx, [one.executor for one in kept])
-        new = [executor for executor, row in after.items() if executor not in before or row.first_seen == now]
-        late = await _overtaken(tx, kept, now) if new else set()
-        await registrations.delete_rows(tx, late)
-        back = {
-            one.executor
-            for one in kept
-            if (was := before.get(one.executor)) is not None
-            and was.drained_at is not None
-            and was.instance != one.instance
-        }
+        done.joined = [
+            executor
+            for executor, row in after.items()
+            if executor not in known or row.first_seen != before[executor].first_seen
+        ]
+        # The rows are locked now, so a goodbye that is not seen here waits for this commit.
+        if await _overtaken(tx, [one for one in kept if one.executor in others.union(done.joined)], now):
+            raise Contention("an executor said goodbye while its heartbeat was being recorded")
+        back = {executor for executor, row in after.items() if executor in others and row.drained_at is not None}
         await registrations.set_drained(tx, back, None)
-        done.joined = [executor for executor in new if executor not in late]
-        moved = {*new, *late, *back, *(one for one in after if one in before and before[one].state != after[one].state)}
+        moved = {
+            *done.joined,
+            *back,
+            *(one for one in after if one in known and before[one].state != after[one].state),
+        }
         done.changed = await groups.refresh(tx, {app for app, _ in moved}, now)
         crash.point("registry.register.before_commit")
         return done
@@ -195,7 +205,9 @@ async def _beyond_limit(tx: Transaction, new: Sequence[Heartbeat]) -> set[Execut
 
 
 async def _overtaken(tx: Transaction, heartbeats: Sequence[Heartbeat], now: datetime) -> set[Executor]:
-    """Those whose own process has said goodbye already. Read after the rows are locked: a goodbye waits for that."""
+    """Those whose own process has said goodbye already."""
+    if not heartbeats:
+        return set()
     said: dict[Executor, list[Goodbye]] = {}
     for one in await registrations.removals(tx, now - _KEPT, {one.app for one in heartbeats}, GOODBYE):
         said.setdefault((one.app, one.address), []).append(Goodbye(one.removed_at, one.instance))

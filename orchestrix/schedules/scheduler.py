@@ -137,7 +137,7 @@ class Scheduler:
                     moved += 1
         if moved:
             log.warning("the clock was set back: due times of %s moved earlier", counted(moved, "schedule"))
-            await leases.check(tx, self._fence)
+            await leases.check_fence(tx, self._fence)
         return found[-1].id if len(found) == SCHEDULES_PER_TRANSACTION else None
 
     async def fire(self) -> int:
@@ -174,7 +174,7 @@ class Scheduler:
             await self._fire_one(tx, one, firing, fired)
         fired.stops = await self._replace(tx, {one.id for one, firing in firings if firing.cancel}, fired.jobs)
         fired.schedules = len(found)
-        await leases.check(tx, self._fence)
+        await leases.check_fence(tx, self._fence)
         crash.point("schedules.fire.before_commit")
         return fired
 
@@ -218,7 +218,7 @@ class Scheduler:
         found = await jobs.lock(tx, [one.job_id for one in waiting])
         turn = [job for job in found.values() if job.state == PENDING and job.wake_at == HELD_WAKE_AT]
         await jobs.store(tx, [(job.version, released(job, tx.now())) for job in turn])
-        await leases.check(tx, self._fence)
+        await leases.check_fence(tx, self._fence)
         crash.point("schedules.release.before_commit")
         return len(turn)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from tests.bench import bars, cases, cluster, report, rivals
+from tests.bench import bars, cases, cluster, registry, report, rivals
 from tests.bench.cases import Findings
 from tests.bench.control import ChildDied
 from tests.bench.measure import load
@@ -25,7 +25,15 @@ def _cluster(started: Servers, quick: bool, found: Findings) -> None:
     cluster.measure(started, cluster.QUICK if quick else cluster.FULL, found)
 
 
-PARTS: Final[dict[str, Callable[[Servers, bool, Findings], None]]] = {"sagas": _sagas, "cluster": _cluster}
+def _registry(started: Servers, quick: bool, found: Findings) -> None:
+    registry.measure(started, registry.QUICK if quick else registry.FULL, found)
+
+
+PARTS: Final[dict[str, Callable[[Servers, bool, Findings], None]]] = {
+    "sagas": _sagas,
+    "cluster": _cluster,
+    "registry": _registry,
+}
 """What can be measured alone, in the order of a run."""
 
 

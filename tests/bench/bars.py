@@ -20,6 +20,8 @@ HANDED: Final = 100.0
 MISSED, SILENT = 5.0, 65.0
 DRAINED: Final = 10.0
 DISPATCHED: Final = 50.0
+HEARD: Final = {"node": 10.0, "database": 3.0}
+"""Per cent of a core."""
 
 OK, BELOW, INVALID = 0, 1, 2
 """Exit codes: every bar is reached; one is not; the peers say that this machine was not fit to measure on."""
@@ -95,6 +97,12 @@ def drained(jobs: int, took_ms: float) -> Bar:
 def dispatched(rate: float) -> Bar:
     """Jobs a second that reach workers."""
     return Bar(f"at least {DISPATCHED:g} jobs a second reach workers", f"{rate:.1f}/s", rate >= DISPATCHED)
+
+
+def heard(process: str, how: str, percent: float) -> Bar:
+    """Processor time that executors' heartbeats cost."""
+    limit = HEARD[process]
+    return Bar(f"{how}: {process} < {limit:g} % of a core", f"{percent:.1f} %", percent < limit)
 
 
 def fit(dbos: float, celery: float) -> str | None:

@@ -81,7 +81,7 @@ class Load:
 
     async def obey(self, order: Order) -> Answer:
         """What came of an order."""
-        orders = (self.closed, self.open, self.get)
+        orders = (self.closed, self.open, self.get, self.paced)
         work: dict[str, Callable[..., Awaitable[Answer]]] = {one.__name__: one for one in orders}
         return await work[order.pop("do")](**order)
 
@@ -117,10 +117,32 @@ class Load:
             items = len(json.loads(answer.partition(_END)[2])["items"])
         return {"ms": times, "items": items}
 
+    async def paced(self, posts: list[tuple[str, str]], rate: float, fresh: bool) -> Answer:
+        """Posts `rate` bodies a second to their paths, `fresh` over a connection each; milliseconds from when each was
+        due."""
+        began = time.monotonic()
+        tasks = []
+        for number, (path, body) in enumerate(posts):
+            due = began + number / rate
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            tasks.append(asyncio.create_task(self._timed(path, body, due, fresh)))
+        return {"ms": await asyncio.gather(*tasks)}
+
+    async def _timed(self, path: str, body: str, due: float, fresh: bool) -> float:
+        if fresh:
+            http = await Http.to(self._host, self._port)
+            await http.request(self._post_of(path, body, "Connection: close\r\n"))
+            http.close()
+        else:
+            await self._send(self._post_of(path, body))
+        return 1000 * (time.monotonic() - due)
+
     async def _post(self, name: str) -> None:
-        body = json.dumps({"appName": name, "createdBy": "bench"})
-        head = f"POST /apps HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
-        await self._send(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        await self._send(self._post_of("/apps", json.dumps({"appName": name, "createdBy": "bench"})))
+
+    def _post_of(self, path: str, body: str, more: str = "") -> bytes:
+        head = f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n{more}"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
     async def _send(self, data: bytes) -> bytes:
         http = await self._connection()

@@ -80,6 +80,13 @@ def test_jobs_reach_workers_fast_enough() -> None:
     assert not bars.dispatched(49.9).kept
 
 
+def test_heartbeats_must_cost_little() -> None:
+    assert bars.heard("node", "executors", 9.99).kept
+    assert not bars.heard("node", "executors", 10.0).kept
+    assert bars.heard("database", "executors", 2.99).kept
+    assert not bars.heard("database", "executors", 3.0).kept
+
+
 def test_a_part_that_was_not_measured_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     found = Findings(bars=[KEPT])
     assert found.figure("a leader killed", [3.0, 1.0, 2.0]) == Spread(2.0, 3.0, 3.0)

@@ -6,13 +6,14 @@ host and a database of its own, and leaves the servers running.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from tests.acceptance.system import System
+from tests.fault.executors import REAL, SCALED, Executors, RegistryWorld, Times
 from tests.fault.world import World
 from tests.processes import Processes
 from tests.servers import lookup, shared, sql
@@ -125,3 +126,30 @@ def maria_world(worlds: Callable[[str], World], mariadb: MariaServer, _mariadb_n
     """A world on MariaDB."""
     with shared.lent(_mariadb_names) as name:
         yield worlds(mariadb.url(name))
+
+
+@pytest.fixture
+def times(scale: Callable[[int, int], int]) -> Times:
+    """The default times in a soak."""
+    return (SCALED, REAL)[scale(0, 1)]
+
+
+@pytest.fixture
+def executors(server_run: Run, tmp_path: Path, times: Times) -> Iterator[Executors]:
+    """Starts executors; ends them with the test and shows their logs if it failed."""
+    made = Executors(server_run, tmp_path, times)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def registry(
+    processes: Processes, tmp_path: Path, postgres_url: str, rabbitmq_url: str, executors: Executors, times: Times
+) -> AsyncIterator[RegistryWorld]:
+    """Two nodes on the shared servers, of which none runs yet: links and processes break here, and no server."""
+    world = World(System(processes, tmp_path, postgres_url, rabbitmq_url))
+    world.system.upgrade()
+    made = RegistryWorld(world, executors, times)
+    yield made
+    await made.http.aclose()
+    world.close()

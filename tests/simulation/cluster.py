@@ -109,7 +109,7 @@ class Scribe:
     async def _write(self, tx: Transaction) -> None:
         values = {"term": self._fence.term, "node": self._fence.holder}
         await tx.execute(text("INSERT INTO acts (kind, term, node) VALUES ('write', :term, :node)"), values)
-        await leases.check(tx, self._fence)
+        await leases.check_fence(tx, self._fence)
 
 
 class Nothing:

@@ -120,13 +120,13 @@ def ownership_without_compare_and_set(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unchecked(patch: pytest.MonkeyPatch, excused: Callable[[], bool]) -> None:
-    check = leases.check
+    check = leases.check_fence
 
     async def careless(tx: Any, fence: Fence) -> None:
         if not excused():
             await check(tx, fence)
 
-    patch.setattr(leases, "check", careless)
+    patch.setattr(leases, "check_fence", careless)
 
 
 def _in_task(name: str, patch: pytest.MonkeyPatch) -> None:

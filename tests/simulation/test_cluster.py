@@ -278,7 +278,7 @@ def term_not_checked(patch: pytest.MonkeyPatch) -> None:
     async def blind(tx: object, fence: Fence) -> None:
         return
 
-    patch.setattr(leases, "check", blind)
+    patch.setattr(leases, "check_fence", blind)
 
 
 def token_acknowledged_before_the_commit(patch: pytest.MonkeyPatch) -> None:

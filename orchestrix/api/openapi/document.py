@@ -63,7 +63,8 @@ SECURITY: Final = {
         "type": "http",
         "scheme": "bearer",
         "description": "A secret of `ORCHESTRIX_API__TOKENS`; the name of the token is the actor in histories and in "
-        "the audit. Where no tokens are set, none is needed.",
+        "the audit. Where no tokens are set, none is needed. One of `ORCHESTRIX_REGISTRY__TOKEN` opens `/api/registry` "
+        "and `/api/registryRemove` alone, for its app where it is for one.",
     }
 }
 REF: Final = "#/components/schemas/{model}"

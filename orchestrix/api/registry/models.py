@@ -102,7 +102,7 @@ class RegisteredBody(Answer):
 
 
 class DeregisteredBody(Answer):
-    """The executor is not registered any more."""
+    """This executor is not registered any more."""
 
     removed: bool = Field(examples=[True], description="Whether it was registered before.")
 

@@ -73,7 +73,8 @@ async def register_executor(call: Call, beat: HeartbeatBody) -> RegisteredBody:
     """Register an executor, or send its heartbeat.
 
     The first heartbeat registers it. The answer comes after the commit; an executor that got none sends the same to
-    another node, or again after the interval.
+    another node, or again after the interval. `ORCHESTRIX_REGISTRY__ALLOW` says which addresses are taken. Without
+    any token, those of this machine alone can be registered, and from this machine.
     """
     registry = call.context.registry
     if (served := call.request.scope.get("server")) is not None and served[1] is not None:
@@ -89,7 +90,8 @@ async def register_executor(call: Call, beat: HeartbeatBody) -> RegisteredBody:
 async def deregister_executor(call: Call, who: ExecutorBody) -> DeregisteredBody:
     """Deregister an executor that stops.
 
-    A heartbeat of the same instance that comes later does not register it again: it was overtaken.
+    A heartbeat of the same instance that arrives in the next 90 s does not register it again: it was overtaken on its
+    way. The goodbye of an instance does not remove another one at its address.
     """
     _check_app(call, who.registryKey)
     _check_open(call, who.registryValue)
@@ -168,7 +170,8 @@ async def _changed(call: Call, app: str) -> GroupBody:
 async def set_group(call: Call, app: str, new: NewGroup) -> GroupBody:
     """Set the addresses of an executor group.
 
-    Makes the group if the app has none. Heartbeats do not touch the addresses of a MANUAL group.
+    Makes the group if the app has none. Heartbeats do not touch the addresses of a MANUAL group, all of which
+    `ORCHESTRIX_REGISTRY__ALLOW` must allow; an AUTO group has those of its registered executors.
     """
     registry = call.context.registry
     if new.addressType == "AUTO" and new.addressList is not None:
@@ -199,7 +202,8 @@ async def delete_group(call: Call, app: str, query: ReasonQuery, why: OptionalRe
 async def route(call: Call, query: AppQuery, wanted: RouteBody) -> RouteAnswer:
     """Pick executors by a strategy.
 
-    Nothing is called. A pick of ROUND_ROBIN moves the group's turn.
+    As a job of that routing would be given to them now, but nothing is called. A pick of ROUND_ROBIN moves the group's
+    turn.
     """
     if wanted.strategy is Strategy.ADDRESS and wanted.address is None:
         raise invalid_body([{"pointer": "/address", "detail": "is required with ADDRESS"}])

@@ -121,7 +121,7 @@ _MIGRATE = ShellCommand(
         switch("--dry-run", "only count what would be moved"),
         REASON, DATABASE_URL, OUTPUT,
     ),
-    run="commands.migrate:migrate", client=False,
+    run="commands.saga_versions:migrate", client=False,
 )  # fmt: skip
 APPS: Final = CommandGroup("apps", "apps: start, show and control them", _of_one("apps", saga="app"))
 _DEFINITIONS = ShellCommand(

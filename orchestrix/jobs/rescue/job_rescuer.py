@@ -119,7 +119,7 @@ class JobRescuer:
         changed = [(job.version, later) for job, later in zip(late, extended, strict=True) if later is not None]
         await jobs.store(tx, changed)
         if changed:  # the leader context checks its term only where something ends
-            await leases.check(tx, self._leader_context.fence)
+            await leases.check_fence(tx, self._leader_context.fence)
         return [job for job, later in zip(late, extended, strict=True) if later is None]
 
     def _extend(self, job: JobRow, now: datetime) -> JobRow | None:

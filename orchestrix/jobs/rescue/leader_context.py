@@ -43,6 +43,6 @@ class LeaderContext:
     async def _fenced(self, work: Callable[[Transaction], Awaitable[list[T]]], tx: Transaction) -> list[T]:
         done = await work(tx)
         if done:
-            await leases.check(tx, self.fence)
+            await leases.check_fence(tx, self.fence)
             crash.point("jobs.rescue.before_commit")
         return done

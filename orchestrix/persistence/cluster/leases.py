@@ -45,7 +45,7 @@ class Handover:
     ended_at: datetime | None
 
 
-async def check(tx: Transaction, fence: Fence) -> None:
+async def check_fence(tx: Transaction, fence: Fence) -> None:
     """The last statement before the commit of each leader write: no node begins a newer term before that commit.
 
     Raises `StaleTermError` if a newer term began, and `Contention` if a node is about to begin one.
@@ -106,7 +106,7 @@ async def record_first_write(tx: Transaction, fence: Fence) -> None:
     """Notes the first write of the term's leader. Raises `StaleTermError` if a newer term began."""
     arrived = update(handovers).where(handovers.c.term == fence.term, handovers.c.ended_at.is_(None))
     await tx.execute(arrived.values(ended_at=tx.dialect.clock(tx.now())))
-    await check(tx, fence)
+    await check_fence(tx, fence)
 
 
 async def last_handovers(connection: Connection, limit: int) -> list[Handover]:

@@ -161,7 +161,7 @@ async def declare_dead(tx: Transaction, fence: Fence, node_id: str, beat_at: dat
     silent = update(nodes).where(nodes.c.id == node_id, nodes.c.beat_at == beat_at, nodes.c.state.in_(_LIVE))
     values = {"state": NodeState.DEAD.value, "job_count": 0, "ended_at": tx.dialect.clock(tx.now())}
     declared = (await tx.execute(silent.values(values))).rowcount == 1
-    await leases.check(tx, fence)
+    await leases.check_fence(tx, fence)
     return declared
 
 
@@ -178,7 +178,7 @@ async def prune(tx: Transaction, fence: Fence, kept_s: float) -> None:
     for table, gone in ((nodes, [nodes.c.state.not_in(_LIVE)]), (workers, [])):
         long = or_(table.c.beat_at < now - kept, table.c.beat_at > now + kept)
         await tx.execute(delete(table).where(*gone, long))
-    await leases.check(tx, fence)
+    await leases.check_fence(tx, fence)
 
 
 async def living(connection: Connection) -> LiveNodes:

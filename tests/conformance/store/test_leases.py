@@ -54,7 +54,7 @@ async def lapse(database: Database, seconds: float = 1.0) -> None:
 
 
 async def checked(database: Database, fence: Fence) -> None:
-    await database.run(lambda tx: leases.check(tx, fence))
+    await database.run(lambda tx: leases.check_fence(tx, fence))
 
 
 @pytest.mark.req("S0-7", "S0-8")
@@ -194,12 +194,12 @@ async def test_everything_of_an_old_term_is_refused(database: Database) -> None:
     await checked(database, old)
     new = await gained(database, bid(B, by_token=True))
     for refused in (
-        lambda tx: leases.check(tx, old),
+        lambda tx: leases.check_fence(tx, old),
         lambda tx: leases.renew(tx, old, LeaderMode.BROKER, LEASE),
         lambda tx: leases.resign(tx, old),
         lambda tx: leases.record_first_write(tx, old),
-        lambda tx: leases.check(tx, Fence(2, A)),
-        lambda tx: leases.check(tx, Fence(3, B)),
+        lambda tx: leases.check_fence(tx, Fence(2, A)),
+        lambda tx: leases.check_fence(tx, Fence(3, B)),
     ):
         with pytest.raises(StaleTermError, match="nothing was written"):
             await database.run(refused)
@@ -243,7 +243,7 @@ async def test_a_term_waits_for_a_checked_write_and_the_next_write_for_the_term(
     old = await gained(served, bid(A))
     order: list[str] = []
     async with served.begin() as tx:
-        await leases.check(tx, old)
+        await leases.check_fence(tx, old)
         rival = asyncio.create_task(campaign(served_peer, bid(B, by_token=True)))
         rival.add_done_callback(lambda _: order.append("term"))
         await eventually(lambda: _someone_waits(served), deadline=1.8, every=0.15, message="the campaign waits")
@@ -271,7 +271,7 @@ async def test_a_renewal_does_not_wait_for_writes(served: Database, served_peer:
         return  # has no lock that is weak enough
     fence = await gained(served, bid(A))
     async with served.begin() as tx:
-        await leases.check(tx, fence)
+        await leases.check_fence(tx, fence)
         async with asyncio.timeout(1):
             await served_peer.run(lambda other: leases.renew(other, fence, LeaderMode.BROKER, LEASE))
 
@@ -280,7 +280,7 @@ async def test_a_session_that_stands_still_with_the_row_is_ended(served: Databas
     old = await gained(served, bid(A))
 
     async def freeze(frozen: Transaction) -> None:
-        await leases.check(frozen, old)
+        await leases.check_fence(frozen, old)
         assert await _end_until_won(served_peer) == Fence(2, B)
 
     with pytest.raises(RetryableError):
@@ -313,7 +313,7 @@ async def _end_until_won(database: Database) -> Fence | None:
 async def _once(database: Database, fence: Fence) -> None:
     try:
         async with database.begin() as tx:
-            await leases.check(tx, fence)
+            await leases.check_fence(tx, fence)
     except Contention:
         await _once(database, fence)
 

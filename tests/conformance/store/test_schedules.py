@@ -232,7 +232,7 @@ async def test_a_leader_that_changes_in_the_middle_of_a_firing_doubles_and_loses
         await former._fire_one(tx, due, firing, _Fired())
         written.set()
         await go_on.wait()
-        await leases.check(tx, former._fence)
+        await leases.check_fence(tx, former._fence)
 
     firing = asyncio.create_task(served.run(slow, attempts=1))
     await written.wait()

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from jsonschema import Draft202012Validator
 from sqlalchemy import update
 
 from orchestrix.api.guards.auth import EXECUTORS_OF
@@ -742,3 +743,50 @@ async def test_the_document_says_which_parameters_and_fields_are_required(world:
     assert schemas["HeartbeatBody"]["required"] == ["registryGroup", "registryKey", "registryValue"]
     assert "additionalProperties" not in schemas["HeartbeatBody"]
     assert schemas["RouteBody"]["required"] == ["strategy"]
+
+
+@pytest.mark.parametrize(
+    ("model", "sent", "valid"),
+    [
+        ("HeartbeatBody", body(hostname="a"), True),
+        ("HeartbeatBody", body("http://127.0.0.1"), False),
+        ("HeartbeatBody", body("http://127.0.0.1:65536"), False),
+        ("HeartbeatBody", body("http://127.0.0.1:0"), False),
+        ("HeartbeatBody", body("HTTPS://[fd00::7]:65535"), True),
+        ("HeartbeatBody", body(load=-1), False),
+        ("NewGroup", {}, False),
+        ("NewGroup", {"addressType": "MANUAL"}, False),
+        ("NewGroup", {"addressList": []}, True),
+        ("NewGroup", {"addressType": "AUTO"}, True),
+        ("NewGroup", {"addressType": "AUTO", "addressList": None}, True),
+        ("NewGroup", {"addressType": "AUTO", "addressList": [ONE]}, False),
+        ("RouteBody", {"strategy": "ADDRESS"}, False),
+        ("RouteBody", {"strategy": "ADDRESS", "address": ONE}, True),
+        ("RouteBody", {"strategy": "FIRST", "count": 10001}, False),
+    ],
+)
+async def test_the_schemas_say_what_is_accepted(world: World, model: str, sent: dict[str, Any], valid: bool) -> None:
+    api = world.app.openapi()
+    schema = {**api, "$ref": f"#/components/schemas/{model}"}
+    assert Draft202012Validator(schema).is_valid(sent) is valid
+
+
+async def test_the_examples_of_bodies_fit_their_schemas_and_are_accepted(world: World) -> None:
+    api = world.app.openapi()
+    async with served(world, all="s3cret") as client:
+        for path, method in (
+            ("/api/registry", "post"),
+            ("/api/registryRemove", "post"),
+            (f"{GROUPS}/{{app}}", "put"),
+            ("/registry/route", "post"),
+        ):
+            operation = api["paths"][path][method]
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            (example,) = api["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["examples"]
+            Draft202012Validator({**api, **schema}).validate(example)
+            query = {one["name"]: "shop" for one in operation["parameters"] if one["in"] == "query"}
+            answer = await client.request(method, path.format(app="shop"), params=query, json=example, headers=SECRET)
+            assert answer.status_code == 200, answer.text
+            answered = operation["responses"]["200"]["content"]["application/json"]
+            Draft202012Validator({**api, **answered["schema"]}).validate(answer.json())
+            Draft202012Validator({**api, **answered["schema"]}).validate(answered["example"])

@@ -85,7 +85,7 @@ async def test_whoever_stands_still_in_the_middle_of_a_write_is_ended(served: Da
     assert old is not None
 
     async def frozen(tx: Transaction) -> None:
-        await leases.check(tx, old)
+        await leases.check_fence(tx, old)
         assert await DatabaseLeaseStore(served, B, 30.0).campaign(bid(B), clock.monotonic()) == Fence(2, B)
 
     began = time.monotonic()

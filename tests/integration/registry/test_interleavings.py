@@ -1,0 +1,155 @@
+"""Does no order of a heartbeat's and a goodbye's statements, at two nodes, leave a wrong row?
+
+One node is stopped before each of its statements in turn, while the other does its part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.registry.registrations import Heartbeat
+from orchestrix.registry.registrar import Registrar
+from tests.integration.registry.build import (
+    ONE,
+    Pause,
+    group_of,
+    listed,
+    registered,
+    registrar_of,
+)
+
+STATEMENTS: Final = 7
+"""Those of the longest transaction of a heartbeat, and of a goodbye."""
+OLD, NEW = "old", "new"
+
+
+@pytest.fixture
+def url(served_url: str) -> str:
+    """Where one transaction does not keep the other from beginning."""
+    return served_url
+
+
+@dataclass
+class Stage:
+    """Two nodes, and processes that come to and go from one address of an app."""
+
+    database: Database
+    app: str
+    here: Registrar
+    there: Registrar
+
+    async def beat(self, node: Registrar, instance: str) -> None:
+        """A heartbeat of the process."""
+        await node.register(Heartbeat(self.app, ONE, instance))
+
+    async def goodbye(self, node: Registrar, instance: str = OLD) -> None:
+        """Its goodbye."""
+        await node.deregister((self.app, ONE), instance)
+
+    async def succession(self, node: Registrar) -> None:
+        """The goodbye of the old process, then the first heartbeat of the new one."""
+        await self.goodbye(node)
+        await self.beat(node, NEW)
+
+
+Part = Callable[[Stage], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def interleaved(
+    database: Database, peer: Database, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Tries one order after the other: `first`, then `stopped` here, with `other` in the middle of it there."""
+
+    async def tried(first: Part, stopped: Part, other: Part, *left: str, places: int = STATEMENTS) -> None:
+        async with registrar_of(database) as here, registrar_of(peer) as there:
+            for place in range(places):
+                stage = Stage(database, f"shop-{place}", here, there)
+                await group_of(database, app=stage.app)
+                await first(stage)
+                with monkeypatch.context() as patched:
+                    await _in_the_middle(Pause(patched, database, place), stopped(stage), other(stage))
+                found = await registered(database, stage.app)
+                assert [one.instance for one in found.values()] == list(left), f"before statement {place}"
+                assert (await listed(database, stage.app)).addresses == ((ONE,) if left else ())
+
+    return tried
+
+
+async def _in_the_middle(pause: Pause, stopped: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
+    first = asyncio.create_task(stopped)
+    reached = await pause.during(first)
+    second = asyncio.create_task(other)
+    if reached:
+        await asyncio.wait({second}, timeout=0.3)  # it may have to wait for a lock
+    pause.resume()
+    await asyncio.gather(first, second)
+
+
+async def nothing(_: Stage) -> None:
+    return
+
+
+Tried = Callable[..., Coroutine[Any, Any, None]]
+
+
+async def test_a_goodbye_in_the_middle_of_a_heartbeat(interleaved: Tried) -> None:
+    await interleaved(
+        lambda one: one.beat(one.here, OLD), lambda one: one.beat(one.here, OLD), lambda one: one.goodbye(one.there)
+    )
+
+
+async def test_a_goodbye_in_the_middle_of_the_first_heartbeat(interleaved: Tried) -> None:
+    await interleaved(nothing, lambda one: one.beat(one.here, OLD), lambda one: one.goodbye(one.there))
+
+
+async def test_a_heartbeat_in_the_middle_of_the_goodbye(interleaved: Tried) -> None:
+    await interleaved(
+        lambda one: one.beat(one.here, OLD), lambda one: one.goodbye(one.here), lambda one: one.beat(one.there, OLD)
+    )
+
+
+async def test_an_old_goodbye_in_the_middle_of_the_new_processs_first_heartbeat(interleaved: Tried) -> None:
+    await interleaved(
+        lambda one: one.beat(one.here, OLD),
+        lambda one: one.beat(one.here, NEW),
+        lambda one: one.goodbye(one.there),
+        NEW,
+    )
+
+
+async def test_the_new_processs_first_heartbeat_in_the_middle_of_the_old_goodbye(interleaved: Tried) -> None:
+    await interleaved(
+        lambda one: one.beat(one.here, OLD),
+        lambda one: one.goodbye(one.here),
+        lambda one: one.beat(one.there, NEW),
+        NEW,
+    )
+
+
+async def test_the_new_process_registers_in_the_middle_of_a_heartbeat_behind_its_goodbye(interleaved: Tried) -> None:
+    async def gone(one: Stage) -> None:
+        await one.beat(one.here, OLD)
+        await one.goodbye(one.here)
+
+    await interleaved(gone, lambda one: one.beat(one.here, OLD), lambda one: one.beat(one.there, NEW), NEW)
+
+
+@pytest.mark.parametrize("before", [OLD, NEW, None])
+async def test_goodbye_and_new_process_in_the_middle_of_a_heartbeat_that_is_not_written_yet(
+    before: str | None, interleaved: Tried
+) -> None:
+    async def first(one: Stage) -> None:
+        if before is not None:
+            await one.beat(one.there, before)
+
+    unwritten = 2 if before == OLD else 3  # the looks before the write
+    await interleaved(
+        first, lambda one: one.beat(one.here, OLD), lambda one: one.succession(one.there), NEW, places=unwritten
+    )
