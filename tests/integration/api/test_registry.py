@@ -707,7 +707,7 @@ async def test_a_group_without_addresses_has_no_executors_available(world: World
         (
             {"strategy": "ADDRESS", "address": THREE},
             "/address",
-            f"No executor has the address {THREE}: use one of {ONE}.",
+            f"No executor has the address {THREE}: use one of {ONE}",
         ),
         ({"strategy": "ADDRESS", "address": "x"}, "/address", "write http://host:port"),
         ({"strategy": "FIRST", "count": 0}, "/count", "must be a whole number from 1 to 10000"),
