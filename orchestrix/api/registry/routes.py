@@ -43,7 +43,7 @@ def _refusal(error: Exception, key: Any) -> Problem | None:
         case AddressNotAllowed():
             return invalid_body([{"pointer": "/registryValue", "detail": str(error)}])
         case UnknownExecutor():
-            return invalid_body([{"pointer": "/address", "detail": as_sentence(error)}])
+            return invalid_body([{"pointer": "/address", "detail": as_sentence(error).removesuffix(".")}])
         case GroupFull():
             return Problem("group_full", as_sentence(error))
         case NoExecutors():
