@@ -25,7 +25,7 @@ from tests.support import holds
 APPS: Final = 20
 INTERVAL_S: Final = 30.0
 JOINING_RATE: Final = 100.0
-CHANGE_EVERY: Final = 100
+CHANGE_EVERY: Final = 97
 """Of so many heartbeats, one is a goodbye, and one comes from a new process at the address of the last goodbye."""
 REGISTER, DEREGISTER = "/api/registry", "/api/registryRemove"
 NODE: Final = "ada"
@@ -83,7 +83,7 @@ async def _with(servers: Servers, one: Cluster, orders: Orders, sizes: Sizes, fo
         for process, percent in _note(found, case, meter).items():
             found.bars.append(bars.heard(process, case, percent))
         found.figure(f"heartbeat answered, {how}", answer["ms"])
-    _check(servers, sizes.executors)
+    await asyncio.to_thread(_check, servers, sizes.executors)
 
 
 def _note(found: Findings, case: str, meter: Meter) -> dict[str, float]:
@@ -132,7 +132,7 @@ def _check(servers: Servers, executors: int) -> None:
         "SELECT count(*) AS executors, count(DISTINCT registry_key) AS apps FROM job_registry"
         " WHERE update_time > now() - interval '100 seconds'"
     )
-    ((row),) = servers.rows("registry", query)
+    (row,) = servers.rows("registry", query)
     silent = servers.rows("registry", "SELECT count(*) AS n FROM registry_removed WHERE reason = 'silent'")[0]["n"]
     if row["executors"] < executors - 2 or row["apps"] != APPS or silent:
         raise WrongResult(f"{dict(row)} of {executors} executors are registered; {silent} were removed")

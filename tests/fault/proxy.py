@@ -180,6 +180,9 @@ class Proxy:
 
     async def _refuse(self) -> None:
         if self._server is not None:
+            for listening in self._server.sockets:
+                self._loop.remove_reader(listening)
+            await asyncio.sleep(0)  # asyncio loses a connection, unclosed, that is accepted while its server closes
             self._server.close()
             self._server = None
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 
+from orchestrix.domain.registry.routing import Strategy
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, listeners, registrations
 from orchestrix.persistence.registry.registrations import GOODBYE, SILENT, Heartbeat, RegisteredExecutor, Removal
+from orchestrix.registry.router import ExecutorRouter, RouteRequest
 
 ONE, TWO, THREE = (f"http://10.0.0.{place}:9999" for place in (1, 2, 3))
 SECOND = timedelta(seconds=1)
@@ -210,6 +213,15 @@ async def test_turns_count_in_the_groups_row(database: Database) -> None:
         found = await groups.lock(tx, "shop")
     assert found is not None
     assert found.turn == 10_001
+
+
+@pytest.mark.req("S2-38")
+async def test_calls_at_once_take_turns_of_their_own(database: Database) -> None:
+    async with database.begin() as tx:
+        await groups.set_addresses(tx, "shop", [ONE, TWO, THREE], database.now())
+    router, request = ExecutorRouter(database), RouteRequest(Strategy.ROUND_ROBIN, count=2)
+    picks = await asyncio.gather(*(router.route("shop", request) for _ in range(12)))
+    assert Counter(pick.addresses for several in picks for pick in several) == {(ONE,): 8, (TWO,): 8, (THREE,): 8}
 
 
 async def test_where_nodes_listen(database: Database) -> None:
