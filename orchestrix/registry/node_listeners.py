@@ -71,7 +71,7 @@ class NodeListeners:
 def _interfaces(host: str) -> Iterator[str]:
     """The IP addresses by which a server that listens on `host` is reached."""
     with suppress(OSError, UnicodeError):
-        for one in socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+        for one in socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
             ip = ip_address(str(one[4][0]).partition("%")[0])
             if ip.is_unspecified:
                 yield from _local()
