@@ -64,12 +64,11 @@ async def picks(tx: Transaction, app: str, request: RouteRequest) -> list[Pick]:
 
 
 async def candidates(tx: Transaction, group: ExecutorGroup) -> Sequence[Candidate]:
-    """The executors at the group's addresses, with what they have reported."""
+    """The executors at the group's addresses, with what they have reported; none that a person has drained."""
     known = await registrations.among(tx, [(group.app_name, address) for address in group.addresses])
-    by_address = {one.address: one for one in known.values()}
+    found = [(address, known.get((group.app_name, address))) for address in group.addresses]
     return [
-        Candidate(address, one.first_seen, one.weight, one.load)
-        if (one := by_address.get(address)) is not None
-        else Candidate(address)
-        for address in group.addresses
+        Candidate(address) if one is None else Candidate(address, one.first_seen, one.weight, one.load)
+        for address, one in found
+        if one is None or one.drained_at is None
     ]

@@ -607,6 +607,16 @@ async def test_a_drained_executor_gets_no_jobs_until_it_is_included_again(world:
     assert (await drain(world, ONE, drain=False)).json()["addressList"] == [ONE, TWO]
 
 
+async def test_a_drained_executor_of_a_manual_group_is_picked_no_more(world: World) -> None:
+    await put(world, addressList=[ONE, TWO])
+    await beat(world, ONE, instance="a")
+    shown = (await drain(world, ONE)).json()
+    assert (shown["addressList"], shown["executors"][0]["drained"]) == ([ONE, TWO], True)
+    assert (await route(world, "FAILOVER"))["addresses"] == [TWO]
+    await drain(world, ONE, drain=False)
+    assert set((await route(world, "FAILOVER"))["addresses"]) == {ONE, TWO}
+
+
 async def test_another_process_at_the_address_of_a_drained_one_gets_jobs(world: World) -> None:
     await put(world, addressType="AUTO")
     await beat(world, ONE, instance="a")

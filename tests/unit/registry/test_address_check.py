@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrix import clock
-from orchestrix.domain.executor_addresses import AllowList, parse_address
+from orchestrix.domain.registry.addresses import AllowList, parse_address
 from orchestrix.errors import Unavailable
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.registry import listeners
