@@ -34,7 +34,8 @@ def beats(count: int, app: str = SHOP) -> list[Heartbeat]:
 
 
 async def all_of(registrar: Registrar, heartbeats: list[Heartbeat]) -> list[BaseException | None]:
-    return await asyncio.gather(*(registrar.register(one) for one in heartbeats), return_exceptions=True)
+    async with asyncio.timeout(60):
+        return await asyncio.gather(*(registrar.register(one) for one in heartbeats), return_exceptions=True)
 
 
 @pytest.mark.req("S2-8", "S2-14")
@@ -55,7 +56,7 @@ async def test_the_first_after_a_pause_is_written_at_once(database: Database, ti
         waiting = asyncio.create_task(registrar.register(Heartbeat(SHOP, TWO)))
         assert not (await asyncio.wait({waiting}, timeout=0.2))[0], "it shares the next commit"
     with pytest.raises(Unavailable):
-        await waiting
+        await asyncio.wait_for(waiting, 10)
     async with registrar_of(database, gather_s=60.0) as registrar:
         await registrar.register(Heartbeat(SHOP, ONE))
         time.advance(61)
@@ -124,7 +125,7 @@ async def test_a_registrar_that_stops_finishes_what_it_has_begun_and_refuses_the
     await stopping
     await begun
     with pytest.raises(Unavailable):
-        await waits
+        await asyncio.wait_for(waits, 10)
     assert set(await registered(database)) == {ONE}
     await registrar.stop()
 

@@ -63,14 +63,15 @@ async def test_it_is_noted_again_and_again(database: Database, monkeypatch: pyte
 
 
 async def test_a_node_learns_where_it_was_called(database: Database) -> None:
-    node = NodeListeners(database, "a", "", 0)
-    assert set(node.own()) == set()
+    assert set(NodeListeners(database, "a", "10.0.0.1", 0).own()) == set(), "an ASGI server has chosen where it listens"
+    node = NodeListeners(database, "a", "10.0.0.1", 8080)
     await node.start()
+    await until_noted(database, ("10.0.0.1", 8080))
     node.called_at("10.0.0.3", 9000)
     node.called_at("10.0.0.3", 9000)
     node.called_at("fe80::1%eth0", 9000)
     node.called_at("/run/node.sock", 0)
-    expected = ("10.0.0.3", 9000), ("fe80::1", 9000)
+    expected = ("10.0.0.1", 8080), ("10.0.0.3", 9000), ("fe80::1", 9000)
     assert set(node.own()) == set(expected)
     await until_noted(database, *expected)
     await node.stop()
