@@ -43,7 +43,7 @@ def registry_works(node: NodeContext, registry: ExecutorRegistry) -> list[Servic
 
 def registry_duty(node: NodeContext) -> Duty:
     """What of it the leader does."""
-    return partial(ExecutorReaper, node.database, node.settings.registry, wake=node.signals.registry_changed)
+    return partial(ExecutorReaper, node.database, node.settings.registry)
 
 
 def _allowed(node: NodeContext) -> AllowList:

@@ -14,7 +14,6 @@ from orchestrix.domain.registry.executors import GOODBYE_KEPT_S, LATE_FACTOR, ma
 from orchestrix.domain.stored_times import age_s
 from orchestrix.errors import Unavailable
 from orchestrix.leader_duties import PeriodicDuty
-from orchestrix.lifecycle import WakeSignal
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, listeners, registrations
@@ -39,13 +38,13 @@ NEARLY_FULL: Final = GROUP_LIMIT * 9 // 10
 class ExecutorReaper:
     """A duty of the leader: the JobRegistryHelper of S2.
 
-    Checks when the oldest heartbeat reaches the dead time, at the latest after the clean-up interval, and at once when
-    `wake` is set. Each of its writes ends with the check of the term. It removes none before it has listened for one
-    dead time: since it gained leadership, since the end of an outage of its database or of a pause of its process, and
-    since the end of a silence of all executors, which is rather that of the nodes.
+    Checks when the oldest heartbeat reaches the dead time, at the latest after the clean-up interval: who registers
+    meanwhile is not dead before that. Each of its writes ends with the check of the term. It removes none before it has
+    listened for one dead time: since it gained leadership, since the end of an outage of its database or of a pause of
+    its process, and since the end of a silence of all executors, which is rather that of the nodes.
     """
 
-    def __init__(self, database: Database, settings: RegistrySettings, fence: Fence, *, wake: WakeSignal) -> None:
+    def __init__(self, database: Database, settings: RegistrySettings, fence: Fence) -> None:
         self._database = database
         self._beat, self._dead = settings.beat, settings.dead
         # Each heartbeat is seen before the next one replaces it, or a regular one would look like the end of a silence.
@@ -55,7 +54,7 @@ class ExecutorReaper:
         self._listening_since: datetime | None = None
         self._heard: datetime | None = None
         self._large: frozenset[str] = frozenset()
-        self._duty = PeriodicDuty("executor reaper", self._run_once, wake)
+        self._duty = PeriodicDuty("executor reaper", self._run_once)
 
     async def start(self) -> None:
         """Begins to listen."""
