@@ -33,6 +33,7 @@ def upgrade() -> None:
         sa.Column("weight", sa.Integer(), nullable=False),
         sa.Column("load", sa.Double()),
         sa.Column("first_seen", TIME, nullable=False),
+        sa.Column("state_since", TIME, nullable=False),
         sa.Column("drained_at", TIME),
         sa.UniqueConstraint("registry_group", "registry_key", "registry_value", name="idx_g_k_v"),
     )
@@ -43,6 +44,7 @@ def upgrade() -> None:
         sa.Column("instance", _name(100)),
         sa.Column("reason", sa.String(10), nullable=False),
         sa.Column("last_seen", TIME),
+        sa.Column("drained_at", TIME),
         sa.Column("removed_at", TIME, nullable=False),
     )
     _table(

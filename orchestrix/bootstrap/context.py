@@ -23,8 +23,6 @@ class NodeSignals:
     jobs: JobSignals = field(default_factory=JobSignals)
     schedules_due: WakeSignal = field(default_factory=WakeSignal)
     """A schedule, or one of its jobs, has changed."""
-    registry_changed: WakeSignal = field(default_factory=WakeSignal)
-    """An executor has registered or left."""
     catalog_grew: WakeSignal = field(default_factory=WakeSignal)
     """Versions of sagas were read that only other nodes had."""
 

@@ -26,7 +26,7 @@ def assemble_registry(node: NodeContext) -> ExecutorRegistry:
     listeners = NodeListeners(node.database, node.name, http.host, http.port)
     return ExecutorRegistry(
         settings,
-        Registrar(node.database, node.signals.registry_changed.set),
+        Registrar(node.database),
         RegistryDirectory(node.database, settings),
         ExecutorRouter(node.database),
         GroupControl(node.database),

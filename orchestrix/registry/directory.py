@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from orchestrix import clock
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.domain.registry.executors import ExecutorState, state_of
 from orchestrix.errors import RetryableError, Unavailable
@@ -17,10 +18,13 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
 from orchestrix.persistence.registry.registrations import RegisteredExecutor, Removal
-from orchestrix.registry.reaper import REMOVED_KEPT
+from orchestrix.registry.registrar import REMOVED_KEPT
 
 log = logging.getLogger("orchestrix.registry")
 
+HANGS_AFTER_S: Final = 1.0
+AWAY_S: Final = 5.0
+"""Seconds for which requests are answered from memory at once, after a reading that has failed only after so many."""
 REFRESH_S: Final = 10.0
 """Seconds between two readings for the time in which the database is away."""
 
@@ -71,6 +75,7 @@ class RegistryDirectory:
         self._database = database
         self._settings = settings
         self._last: _Reading | None = None
+        self._away_until = 0.0
         self._loop = Loop("registry directory", self._round)
 
     async def start(self) -> None:
@@ -81,8 +86,11 @@ class RegistryDirectory:
         """Stops."""
         await self._loop.stop()
 
-    async def view(self) -> DirectoryView:
-        """All apps. Raises `Unavailable` if the database is away and was never read."""
+    async def view(self, *, fresh: bool = False) -> DirectoryView:
+        """All apps; with `fresh` from memory only if a reading fails now. Raises `Unavailable` before the first reading."""
+        if not fresh and clock.monotonic() < self._away_until and self._last is not None:
+            # A database that hangs is not waited for by each request.
+            return DirectoryView(_apps(self._last, self._settings), self._last.at)
         try:
             reading, as_of = await self._read(), None
         except RetryableError as away:
@@ -96,14 +104,21 @@ class RegistryDirectory:
         await asyncio.sleep(REFRESH_S)
 
     async def _read(self) -> _Reading:
-        async with self._database.read() as connection:
-            now = connection.now()
-            self._last = _Reading(
-                now,
-                await groups.listed(connection),
-                await registrations.of_apps(connection),
-                await registrations.removals(connection, now - REMOVED_KEPT),
-            )
+        began = clock.monotonic()
+        try:
+            async with self._database.read() as connection:
+                now = connection.now()
+                self._last = _Reading(
+                    now,
+                    await groups.listed(connection),
+                    await registrations.of_apps(connection),
+                    await registrations.removals(connection, now - REMOVED_KEPT),
+                )
+        except RetryableError:
+            if clock.monotonic() - began > HANGS_AFTER_S:
+                self._away_until = clock.monotonic() + AWAY_S
+            raise
+        self._away_until = 0.0
         return self._last
 
 
@@ -112,6 +127,8 @@ def _apps(reading: _Reading, settings: RegistrySettings) -> list[GroupView]:
     for one in reading.registrations:
         executors.setdefault(one.app, {})[one.address] = _registered(one, reading.at, settings)
     for gone in reading.removals:
+        if gone.last_seen is None:
+            continue  # the goodbye of one that was not registered
         executors.setdefault(gone.app, {}).setdefault(gone.address, _removed(gone))
     made = {group.app_name: group for group in reading.groups}
     return [GroupView(app, made.get(app), list(executors.get(app, {}).values())) for app in sorted({*made, *executors})]
@@ -126,6 +143,7 @@ def _registered(one: RegisteredExecutor, now: datetime, settings: RegistrySettin
         beat_seconds=settings.beat,
         dead_seconds=settings.dead,
     )
+    since = one.state_since if one.state == registrations.DRAINING else since
     shown = ExecutorView(one.address, state, since, one.last_seen, one.weight, one.load, in_flight=0)
     return shown if one.drained_at is None else replace(shown, since=one.drained_at, drained=True)
 

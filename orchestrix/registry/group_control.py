@@ -48,7 +48,10 @@ class GroupControl:
                 await _note(tx, SET, by, {"app": app, "addresses": None if addresses is None else list(addresses)})
             return group, made
 
-        return await self._database.run(work)
+        done = await self._database.run(work)
+        if done[1]:  # who was just registering has not seen the group
+            await self._database.run(lambda tx: groups.refresh(tx, [app], tx.now()))
+        return done
 
     async def delete(self, app: str, by: By) -> None:
         """Deletes the group; registrations stay. Raises `NotFound` and `Unavailable`."""

@@ -19,12 +19,10 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, listeners, registrations
 from orchestrix.persistence.registry.registrations import SILENT, RegisteredExecutor, Removal
 from orchestrix.quantities import counted
-from orchestrix.registry.registrar import GROUP_LIMIT
+from orchestrix.registry.registrar import GROUP_LIMIT, REMOVED_KEPT
 
 log = logging.getLogger("orchestrix.registry")
 
-REMOVED_KEPT: Final = timedelta(minutes=10)
-"""How long it is kept who was removed."""
 BATCH: Final = 500
 """Executors that are removed in one transaction."""
 MIN_WAIT_S: Final = 0.05
@@ -77,7 +75,7 @@ class ExecutorReaper:
         async with self._database.read() as connection:
             now = connection.now()
             found = await registrations.of_apps(connection)
-            outdated = await groups.outdated(connection)
+            outdated = await groups.outdated(connection, found)
         self._listen(found, now)
         self._warn_of_large_groups(found)
         threshold = may_remove(
@@ -89,7 +87,8 @@ class ExecutorReaper:
         )
         if threshold is not None and any(one.last_seen < threshold for one in found):
             await self._remove_silent(threshold)
-        await self._database.run(lambda tx: self._tidy(tx, outdated, now))
+        if late := await self._database.run(lambda tx: self._tidy(tx, outdated, now)):
+            log.warning("the clock was set back: %s had a heartbeat in the future", counted(late, "executor"))
         return self._wait_s(found, threshold, now)
 
     def _wait_s(self, found: Sequence[RegisteredExecutor], threshold: datetime | None, now: datetime) -> float:
@@ -141,7 +140,8 @@ class ExecutorReaper:
         now = self._database.now()
         gone = await registrations.stale(tx, threshold, BATCH)
         await registrations.record_removals(
-            tx, [Removal(one.app, one.address, one.instance, SILENT, one.last_seen, now) for one in gone]
+            tx,
+            [Removal(one.app, one.address, one.instance, SILENT, one.last_seen, now, one.drained_at) for one in gone],
         )
         await registrations.delete_rows(tx, [(one.app, one.address) for one in gone])
         await groups.refresh(tx, {one.app for one in gone}, now)
@@ -149,11 +149,11 @@ class ExecutorReaper:
         await leases.check_fence(tx, self._fence)
         return gone
 
-    async def _tidy(self, tx: Transaction, outdated: Collection[str], now: datetime) -> None:
-        """Corrects address lists and times of the future, and deletes what is kept no longer."""
-        if late := await registrations.correct_future(tx, now):
-            log.warning("the clock was set back: %s had a heartbeat in the future", counted(late, "executor"))
+    async def _tidy(self, tx: Transaction, outdated: Collection[str], now: datetime) -> int:
+        """Corrects address lists and times of the future, and deletes what is kept no longer; how many such times."""
+        late = await registrations.correct_future(tx, now)
         await groups.refresh(tx, outdated, now)
         await registrations.prune_removals(tx, now, REMOVED_KEPT)
         await listeners.prune(tx, now, timedelta(seconds=GOODBYE_KEPT_S))
         await leases.check_fence(tx, self._fence)
+        return late

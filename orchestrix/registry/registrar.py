@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix import clock, crash
 from orchestrix.domain.registry.executors import GOODBYE_KEPT_S, Goodbye, beats_after_goodbye
-from orchestrix.errors import ConflictError, Contention, Unavailable
+from orchestrix.errors import ConflictError, Contention, RetryableError, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, registrations
@@ -25,8 +25,12 @@ BATCH: Final = 500
 """Heartbeats in one statement."""
 GROUP_LIMIT: Final = 1_000
 """Executors that an app may have."""
-NOT_ACCEPTING: Final = Unavailable("this node accepts no registrations: it is starting or stopping")
+PATIENCE_S: Final = 10.0
+"""Seconds after which a heartbeat that waits for a database that hangs is refused: its executor has tried another node
+long ago, and may have ended since."""
 _KEPT: Final = timedelta(seconds=GOODBYE_KEPT_S)
+REMOVED_KEPT: Final = timedelta(minutes=10)
+"""How long it is kept who was removed."""
 
 
 class GroupFull(ConflictError):
@@ -36,6 +40,7 @@ class GroupFull(ConflictError):
 @dataclass(slots=True)
 class _Pending:
     heartbeat: Heartbeat
+    arrived_at: float
     answer: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -53,12 +58,11 @@ class Registrar:
 
     The first heartbeat after a pause is written at once, those that arrive within half a second of it share the next
     statement. One of a known executor changes its row alone; one that joins, leaves, drains or comes back changes its
-    group's address list in the same transaction. `on_change` is called after such a commit.
+    group's address list in the same transaction.
     """
 
-    def __init__(self, database: Database, on_change: Callable[[], None], *, gather_s: float = GATHER_S) -> None:
+    def __init__(self, database: Database, *, gather_s: float = GATHER_S) -> None:
         self._database = database
-        self._on_change = on_change
         self._gather_s = gather_s
         self._queue: list[_Pending] = []
         self._arrived = WakeSignal()
@@ -80,7 +84,7 @@ class Registrar:
             await self._committing
         left, self._queue = self._queue, []
         for pending in left:
-            _fail(pending, NOT_ACCEPTING)
+            _fail(pending, _not_accepting())
 
     async def register(self, heartbeat: Heartbeat) -> None:
         """Records a heartbeat; returns after its commit.
@@ -89,8 +93,8 @@ class Registrar:
         the database is away.
         """
         if not self._accepting:
-            raise NOT_ACCEPTING
-        pending = _Pending(heartbeat)
+            raise _not_accepting()
+        pending = _Pending(heartbeat, clock.monotonic())
         self._queue.append(pending)
         self._arrived.set()
         await asyncio.shield(pending.answer)
@@ -100,30 +104,29 @@ class Registrar:
 
         The goodbye of a process whose address another one has taken over removes nothing. Raises `Unavailable`.
         """
-        removed, changed = await self._database.run(lambda tx: self._remove(tx, executor, instance))
+        removed = await self._database.run(lambda tx: self._remove(tx, executor, instance))
         crash.point("registry.remove.after_commit")
         if removed:
             log.info("executor %s of %s deregistered", executor[1], executor[0])
-        if changed:
-            self._on_change()
         return removed
 
-    async def _remove(self, tx: Transaction, executor: Executor, instance: str | None) -> tuple[bool, list[str]]:
+    async def _remove(self, tx: Transaction, executor: Executor, instance: str | None) -> bool:
         now, app = self._database.now(), executor[0]
         found = await registrations.lock(tx, executor, now)
         mine = found is not None and (instance is None or found.instance in (None, instance))
         which = instance or (found.instance if found is not None else None)
         before = await registrations.removals(tx, now - _KEPT, [app], GOODBYE)
-        if mine or not any((one.address, one.instance) == (executor[1], which) for one in before):
+        repeated = any((one.address, one.instance) == (executor[1], which) for one in before)
+        if mine or not (repeated or len(before) >= GROUP_LIMIT):
             last_seen = found.last_seen if mine and found is not None else None
-            gone = Removal(*executor, which, GOODBYE, last_seen, now)
+            drained_at = found.drained_at if mine and found is not None else None
+            gone = Removal(*executor, which, GOODBYE, last_seen, now, drained_at)
             await registrations.record_removals(tx, [gone])
-        changed: list[str] = []
         if mine:
             await registrations.delete_rows(tx, [executor])
-            changed = await groups.refresh(tx, [app], now)
+            await groups.refresh(tx, [app], now)
         crash.point("registry.remove.before_commit")
-        return mine, changed
+        return mine
 
     async def _round(self) -> None:
         if not self._queue:
@@ -131,10 +134,17 @@ class Registrar:
         if (rest := self._begun_at + self._gather_s - clock.monotonic()) > 0:
             await asyncio.sleep(rest)
         self._begun_at = clock.monotonic()
+        self._refuse_old()
         batch, self._queue = self._queue[:BATCH], self._queue[BATCH:]
         if batch:
             self._committing = asyncio.create_task(self._commit(batch), name="registrar batch")
             await asyncio.shield(self._committing)
+
+    def _refuse_old(self) -> None:
+        """Refuses what has waited for too long: the queue is in the order of arrival."""
+        old = clock.monotonic() - PATIENCE_S
+        while self._queue and self._queue[0].arrived_at < old:
+            _fail(self._queue.pop(0), Unavailable("the database did not answer in time; nothing was recorded"))
 
     async def _commit(self, batch: Sequence[_Pending]) -> None:
         latest = {pending.heartbeat.executor: pending.heartbeat for pending in batch}
@@ -153,12 +163,22 @@ class Registrar:
                 pending.answer.set_result(None)
         for app, address in done.joined:
             log.info("executor %s of %s registered", address, app)
-        if done.changed:
-            self._on_change()
+        if unlisted := {app for app, _ in done.joined}.difference(done.changed):
+            await self._list_again(unlisted)
+
+    async def _list_again(self, apps: Collection[str]) -> None:
+        """Refreshes lists once more after the commit: a group that was being made meanwhile has not seen who joined.
+
+        Who makes a group does the same, so that the later of the two commits is followed by one that sees both.
+        """
+        try:
+            await self._database.run(lambda tx: groups.refresh(tx, apps, self._database.now()))
+        except RetryableError as away:
+            log.debug("lists are left to the reaper: %s", away)
 
     async def _record(self, tx: Transaction, heartbeats: Sequence[Heartbeat]) -> _Recorded:
         now = self._database.now()
-        before = await registrations.among(tx, [one.executor for one in heartbeats])
+        before = await registrations.among(tx, [one.executor for one in heartbeats], lock=True)
         known = {one.executor for one in heartbeats if one.executor in before}
         others = {
             one.executor
@@ -169,7 +189,7 @@ class Registrar:
         new = [one for one in heartbeats if one.executor not in known | late]
         done = _Recorded(await _beyond_limit(tx, new))
         kept = [one for one in heartbeats if one.executor not in done.refused | late]
-        await registrations.record(tx, kept, now)
+        await registrations.record(tx, kept, now, before)
         after = await registrations.among(tx, [one.executor for one in kept])
         done.joined = [
             executor
@@ -181,6 +201,8 @@ class Registrar:
             raise Contention("an executor said goodbye while its heartbeat was being recorded")
         back = {executor for executor, row in after.items() if executor in others and row.drained_at is not None}
         await registrations.set_drained(tx, back, None)
+        still = await _drained_before(tx, [one for one in kept if one.executor in done.joined], now)
+        await registrations.set_drained(tx, still, now)
         moved = {
             *done.joined,
             *back,
@@ -204,6 +226,19 @@ async def _beyond_limit(tx: Transaction, new: Sequence[Heartbeat]) -> set[Execut
     return refused
 
 
+async def _drained_before(tx: Transaction, joined: Sequence[Heartbeat], now: datetime) -> set[Executor]:
+    """Those that a person had drained before they were removed: the same process is back."""
+    if not joined:
+        return set()
+    found = await registrations.removals(tx, now - REMOVED_KEPT, {one.app for one in joined})
+    last = {(one.app, one.address): one for one in reversed(found)}
+    return {
+        one.executor
+        for one in joined
+        if (was := last.get(one.executor)) is not None and was.drained_at is not None and was.instance == one.instance
+    }
+
+
 async def _overtaken(tx: Transaction, heartbeats: Sequence[Heartbeat], now: datetime) -> set[Executor]:
     """Those whose own process has said goodbye already."""
     if not heartbeats:
@@ -218,6 +253,10 @@ async def _overtaken(tx: Transaction, heartbeats: Sequence[Heartbeat], now: date
             beats_after_goodbye(goodbye, instance=one.instance, now=now) for goodbye in said.get(one.executor, ())
         )
     }
+
+
+def _not_accepting() -> Unavailable:
+    return Unavailable("this node accepts no registrations: it is starting or stopping")
 
 
 def _fail(pending: _Pending, error: Exception) -> None:

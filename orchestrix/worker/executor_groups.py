@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.registry.groups import ExecutorGroup, delete_marked, get, insert_if_absent
+from orchestrix.persistence.registry.groups import ExecutorGroup, delete_marked, get, insert_if_absent, refresh
 from orchestrix.persistence.sagas.instances import share_lock
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.effect_keys import step_key
@@ -30,6 +30,8 @@ class ExecutorGroups:
             return await insert_if_absent(tx, name, marker, self._database.now())
 
         group = await self._database.run(work)
+        if not group.addresses:  # who was just registering has not seen the group
+            await self._database.run(lambda tx: refresh(tx, [name], self._database.now()))
         if group.marker is not None and not _is_own(group.marker, marker):
             raise Permanent("ForeignGroup", f"an executor group named {name!r} already exists")
 

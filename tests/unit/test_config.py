@@ -301,6 +301,12 @@ def test_the_limits_of_the_registrys_times_are_taken() -> None:
     assert (registry.beat, registry.cleanup, registry.probe, registry.call_timeout) == (45, 90, 90, 90)
 
 
+def test_a_shorter_dead_time_shortens_what_follows_it() -> None:
+    registry = load({}, registry__beat=5, registry__dead=15).registry
+    assert (registry.cleanup, registry.probe, registry.call_timeout) == (15, 15, 10)
+    assert load({}, registry__beat=1, registry__dead=3, registry__probe=2).registry.probe == 2
+
+
 def test_a_setting_goes_by_one_name_alone() -> None:
     settings = load({}, registry__sweep=5)
     assert settings.registry.cleanup == settings.value_of("registry.sweep") == 5

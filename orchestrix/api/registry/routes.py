@@ -150,8 +150,8 @@ async def get_group(call: Call, app: str) -> GroupBody:
     return await _shown(call, app)
 
 
-async def _shown(call: Call, app: str) -> GroupBody:
-    view = await call.context.registry.directory.view()
+async def _shown(call: Call, app: str, *, fresh: bool = False) -> GroupBody:
+    view = await call.context.registry.directory.view(fresh=fresh)
     found = next((one for one in view.apps if one.app == app), None)
     if found is None:
         raise NotFound(f"{app!r} has no executor group and no executors")
@@ -160,7 +160,7 @@ async def _shown(call: Call, app: str) -> GroupBody:
 
 async def _changed(call: Call, app: str) -> GroupBody:
     """The group after a change, never from memory, which does not have the change. Raises `OutcomeUnknown`."""
-    shown = await _shown(call, app)
+    shown = await _shown(call, app, fresh=True)
     if shown.as_of is not None:
         raise OutcomeUnknown("the database was lost after the change")
     return shown

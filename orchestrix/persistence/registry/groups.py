@@ -90,10 +90,10 @@ async def refresh(tx: Transaction, apps: Collection[str], now: datetime) -> list
     return [group.app_name for group in changed]
 
 
-async def outdated(connection: Connection) -> list[str]:
-    """The apps whose AUTO group has not the addresses of its executors."""
+async def outdated(connection: Connection, found: Iterable[RegisteredExecutor]) -> list[str]:
+    """The apps whose AUTO group has not the addresses of its executors, of all that are registered."""
     groups = [group for group in await listed(connection) if group.address_type == AUTO]
-    lists = address_lists(await registrations.of_apps(connection))
+    lists = address_lists(found)
     return [group.app_name for group in groups if group.address_list != lists.get(group.app_name, "")]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, update
@@ -27,9 +28,9 @@ Executor = tuple[str, str]
 """The app and the address of an executor."""
 
 _KEY: Final = ("registry_group", "registry_key", "registry_value")
-_REPLACED: Final = ("update_time", "instance", "state", "weight", "load")
+_REPLACED: Final = ("update_time", "instance", "state", "weight", "load", "state_since")
 _UPSERT: Final = BulkInsert(job_registry, (*_KEY, *_REPLACED, "first_seen"), key=_KEY)
-_REMOVED: Final = BulkInsert(registry_removed, (*_KEY, "instance", "reason", "last_seen", "removed_at"))
+_REMOVED: Final = BulkInsert(registry_removed, (*_KEY, "instance", "reason", "last_seen", "removed_at", "drained_at"))
 _OURS: Final = job_registry.c.registry_group == EXECUTOR
 
 
@@ -52,7 +53,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredExecutor:
-    """A row of `job_registry`. `drained_at` is when a person excluded it from new jobs."""
+    """A row of `job_registry`. `state_since` is when it first reported its state, `drained_at` when a person excluded
+    it from new jobs.
+    """
 
     app: str
     address: str
@@ -62,6 +65,7 @@ class RegisteredExecutor:
     load: float | None
     first_seen: datetime
     last_seen: datetime
+    state_since: datetime
     drained_at: datetime | None = None
 
     @property
@@ -72,7 +76,7 @@ class RegisteredExecutor:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A row of `registry_removed`."""
+    """A row of `registry_removed`. `drained_at` as in the row of the executor."""
 
     app: str
     address: str
@@ -80,18 +84,37 @@ class Removal:
     reason: str
     last_seen: datetime | None
     removed_at: datetime
+    drained_at: datetime | None = None
 
 
-async def record(tx: Transaction, heartbeats: Sequence[Heartbeat], at: datetime) -> None:
-    """Inserts or refreshes the rows of these executors, in one statement. No executor may be in it twice."""
+async def record(
+    tx: Transaction,
+    heartbeats: Sequence[Heartbeat],
+    at: datetime,
+    before: Mapping[Executor, RegisteredExecutor] = MappingProxyType({}),
+) -> None:
+    """Inserts or refreshes the rows of these executors, in one statement. No executor may be in it twice.
+
+    `before` are the rows as they were, of those that were registered.
+    """
     ordered = sorted(heartbeats, key=lambda one: one.executor)
-    rows = [(EXECUTOR, one.app, one.address, at, one.instance, one.state, one.weight, one.load, at) for one in ordered]
+    rows = [
+        (EXECUTOR, *one.executor, at, one.instance, one.state, one.weight, one.load, _since(one, before, at), at)
+        for one in ordered
+    ]
     if rows:
         await tx.dialect.upsert(tx, _UPSERT, rows, _REPLACED)
 
 
-async def among(connection: Connection, executors: Collection[Executor]) -> dict[Executor, RegisteredExecutor]:
-    """Those of the executors that are registered."""
+def _since(one: Heartbeat, before: Mapping[Executor, RegisteredExecutor], at: datetime) -> datetime:
+    was = before.get(one.executor)
+    return was.state_since if was is not None and was.state == one.state else at
+
+
+async def among(
+    connection: Connection, executors: Collection[Executor], *, lock: bool = False
+) -> dict[Executor, RegisteredExecutor]:
+    """Those of the executors that are registered; with `lock`, their rows are locked until the transaction ends."""
     if not executors:
         return {}
     apps, addresses = ({one[place] for one in executors} for place in (0, 1))
@@ -100,6 +123,8 @@ async def among(connection: Connection, executors: Collection[Executor]) -> dict
         connection.dialect.among(table.registry_key, sorted(apps)),
         connection.dialect.among(table.registry_value, sorted(addresses)),
     )
+    if lock:
+        query = query.order_by(table.registry_key, table.registry_value).with_for_update()
     found = [RegisteredExecutor(*row) for row in await connection.execute(query)]
     return {(one.app, one.address): one for one in found if (one.app, one.address) in wanted}
 
@@ -127,7 +152,7 @@ async def lock(tx: Transaction, executor: Executor, at: datetime) -> RegisteredE
 
     A heartbeat that another transaction is about to record is waited for, and a later one waits for this transaction.
     """
-    await tx.dialect.insert_absent(tx, _UPSERT, [(EXECUTOR, *executor, at, None, _PLACEHOLDER, 1, None, at)])
+    await tx.dialect.insert_absent(tx, _UPSERT, [(EXECUTOR, *executor, at, None, _PLACEHOLDER, 1, None, at, at)])
     row = (await tx.execute(_query().where(_is(executor)).with_for_update())).first()
     if row is None:
         return None
@@ -162,16 +187,22 @@ async def stale(tx: Transaction, before: datetime, limit: int) -> list[Registere
 async def correct_future(tx: Transaction, now: datetime) -> int:
     """Sets heartbeats that lie in the future to `now`: the clock was set back after they were noted. How many."""
     table = job_registry.c
-    late = update(job_registry).where(table.update_time > now + CLOCK_TOLERANCE)
+    late = table.update_time > now + CLOCK_TOLERANCE
+    query = select(table.id).where(late).order_by(table.registry_key, table.registry_value).with_for_update()
+    ids = list((await tx.execute(query)).scalars())
+    if not ids:
+        return 0
     first = func.least if tx.dialect.name != "sqlite" else func.min
     values = {"update_time": now, "first_seen": first(table.first_seen, now)}
-    return (await tx.execute(late.values(values))).rowcount
+    await tx.execute(update(job_registry).where(tx.dialect.among(table.id, ids)).values(values))
+    return len(ids)
 
 
 async def record_removals(tx: Transaction, removals: Sequence[Removal]) -> None:
     """Keeps who was removed, for those who ask and for late heartbeats."""
     rows = [
-        (EXECUTOR, one.app, one.address, one.instance, one.reason, one.last_seen, one.removed_at) for one in removals
+        (EXECUTOR, one.app, one.address, one.instance, one.reason, one.last_seen, one.removed_at, one.drained_at)
+        for one in removals
     ]
     if rows:
         await tx.dialect.insert(tx, _REMOVED, rows)
@@ -183,7 +214,7 @@ async def removals(
     """Who was removed after `since`, the latest first."""
     table = registry_removed.c
     columns = (table[name] for name in ("registry_key", "registry_value", "instance", "reason"))
-    query = select(*columns, table.last_seen, table.removed_at).where(table.removed_at > since)
+    query = select(*columns, table.last_seen, table.removed_at, table.drained_at).where(table.removed_at > since)
     if apps is not None:
         query = query.where(connection.dialect.among(table.registry_key, sorted(apps)))
     if reason is not None:
@@ -212,6 +243,7 @@ def _query() -> Select[Any]:
         table.load,
         table.first_seen,
         table.update_time,
+        table.state_since,
         table.drained_at,
     ).where(_OURS)
 

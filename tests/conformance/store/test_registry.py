@@ -145,10 +145,10 @@ async def test_an_auto_group_has_who_takes_jobs_in_the_order_of_arrival(database
     await beat(database, Heartbeat("shop", TWO))
     await beat(database, Heartbeat("shop", ONE), Heartbeat("shop", THREE, state="DRAINING"), after_s=1)
     async with database.begin() as tx:
-        assert await groups.outdated(tx) == ["shop"]
+        assert await groups.outdated(tx, await registrations.of_apps(tx)) == ["shop"]
         assert await groups.refresh(tx, ["shop", "none"], now) == ["shop"]
         assert await groups.refresh(tx, ["shop"], now) == []
-        assert await groups.outdated(tx) == []
+        assert await groups.outdated(tx, await registrations.of_apps(tx)) == []
         found = await groups.get(tx, "shop")
         assert found is not None
         assert (found.address_type, found.addresses) == (groups.AUTO, (TWO, ONE))
@@ -165,7 +165,7 @@ async def test_a_manual_group_keeps_its_addresses(database: Database) -> None:
         assert (group.address_type, group.addresses, made) == (groups.MANUAL, (THREE, ONE), True)
     await beat(database, Heartbeat("shop", TWO))
     async with database.begin() as tx:
-        assert await groups.outdated(tx) == []
+        assert await groups.outdated(tx, await registrations.of_apps(tx)) == []
         assert await groups.refresh(tx, ["shop"], now) == []
         assert await groups.get(tx, "shop") == group
         again, made = await groups.set_addresses(tx, "shop", [THREE, ONE], now + SECOND)

@@ -210,7 +210,7 @@ async def test_a_goodbye_removes_the_executor_at_once_and_is_idempotent(world: W
     assert await goodbye(world, THREE) is False
     shown = await group(world)
     assert shown["addressList"] == [TWO]
-    assert await states(world) == {TWO: "REGISTERING", ONE: "REMOVED", THREE: "REMOVED"}
+    assert await states(world) == {TWO: "REGISTERING", ONE: "REMOVED"}
     assert await states(world, "billing") == {ONE: "REGISTERING"}
 
 
@@ -615,6 +615,32 @@ async def test_a_drained_executor_of_a_manual_group_is_picked_no_more(world: Wor
     assert (await route(world, "FAILOVER"))["addresses"] == [TWO]
     await drain(world, ONE, drain=False)
     assert set((await route(world, "FAILOVER"))["addresses"]) == {ONE, TWO}
+
+
+async def test_a_drained_executor_that_was_removed_comes_back_drained(world: World) -> None:
+    await put(world, addressType="AUTO")
+    await beat(world, ONE, instance="a")
+    await drain(world, ONE)
+    await goodbye(world, ONE)
+    async with world.database.begin() as tx:
+        await tx.execute(update(registry_removed).values(reason="silent"))
+    await beat(world, ONE, instance="a")
+    shown = await group(world)
+    assert (shown["addressList"], shown["executors"][0]["drained"]) == ([], True)
+    await goodbye(world, ONE, instance="a")
+    await beat(world, ONE, instance="b")
+    shown = await group(world)
+    assert (shown["addressList"], shown["executors"][0]["drained"]) == ([ONE], False)
+
+
+async def test_one_that_drains_itself_does_so_since_it_first_said_so(world: World) -> None:
+    await beat(world, ONE)
+    await beat(world, ONE, state="DRAINING")
+    (first,) = (await group(world))["executors"]
+    await beat(world, ONE, state="DRAINING")
+    (second,) = (await group(world))["executors"]
+    assert (second["state"], second["since"]) == ("DEREGISTERING", first["since"])
+    assert first["lastSeen"] == first["since"] < second["lastSeen"]
 
 
 async def test_another_process_at_the_address_of_a_drained_one_gets_jobs(world: World) -> None:

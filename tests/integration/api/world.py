@@ -358,7 +358,7 @@ def _registry(database: Database, settings: RegistrySettings) -> ExecutorRegistr
     listeners = NodeListeners(database, "node-1", "127.0.0.1", 8080)
     return ExecutorRegistry(
         settings,
-        Registrar(database, lambda: None, gather_s=0.01),
+        Registrar(database, gather_s=0.01),
         RegistryDirectory(database, settings),
         ExecutorRouter(database),
         GroupControl(database),

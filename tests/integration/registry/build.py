@@ -58,7 +58,7 @@ def watched(database: Database) -> Iterator[Sent]:
 @asynccontextmanager
 async def registrar_of(database: Database, *, gather_s: float = 0.0) -> AsyncIterator[Registrar]:
     """One that takes heartbeats."""
-    made = Registrar(database, lambda: None, gather_s=gather_s)
+    made = Registrar(database, gather_s=gather_s)
     await made.start()
     try:
         yield made

@@ -22,8 +22,8 @@ from orchestrix.domain.registry.executors import (
 )
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, pick
 from orchestrix.registry.directory import REFRESH_S
-from orchestrix.registry.reaper import NEARLY_FULL, REMOVED_KEPT
-from orchestrix.registry.registrar import GROUP_LIMIT
+from orchestrix.registry.reaper import NEARLY_FULL
+from orchestrix.registry.registrar import GROUP_LIMIT, REMOVED_KEPT
 from orchestrix.worker.executor.heartbeat_log import REPEAT_EVERY
 from tests.documents import README, ROOT, block, blocks
 from tests.unit.documents.mermaid import mistakes
