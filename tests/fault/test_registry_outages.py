@@ -12,7 +12,7 @@ import pytest
 from tests.fault.executors import SLACK_S, Address, RegistryWorld, Row
 from tests.fault.proxy import Proxy
 from tests.processes import Processes
-from tests.support import holds
+from tests.support import eventually, holds
 
 NEXT_LEADER_S = 6.0
 """Until the next leader's duties begin, after which it listens for one dead time."""
@@ -231,5 +231,9 @@ async def _heard_by_both(five: Five) -> None:
         link.reset()
         await five.beat()
         link.heal()
-    shown = (await five.registry.group("shop"))["executors"]
-    assert {one["state"] for one in shown if one["address"] in five.living} == {"HEALTHY"}
+
+    async def healthy() -> bool:
+        shown = (await five.registry.group("shop"))["executors"]
+        return {one["state"] for one in shown if one["address"] in five.living} == {"HEALTHY"}
+
+    await eventually(healthy, deadline=five.registry.times.heartbeat + SLACK_S, message="all are healthy")
