@@ -13,10 +13,10 @@ from orchestrix.config.tokens import tokens_of
 class RegistrySettings(SettingsGroup):
     """How executors are monitored and called, in seconds.
 
-    The others are at most `dead`, which shortens their defaults. An executor sends a heartbeat every `beat`, gets no job without one for `dead`, and is removed every `sweep`
-    (`cleanup` here). A call to it may take `call_timeout`; each `probe` it is asked about an attempt. `allow` are the
-    networks and names that may be called; without it nothing is. `token` is one secret for all apps, without a colon,
-    or `app:secret,…`.
+    An executor sends a heartbeat every `beat`, gets no job without one for `dead`, and is removed every `sweep`
+    (`cleanup` here). A call to it may take `call_timeout`; each `probe` it is asked about an attempt. None of these is
+    longer than `dead`, which shortens their defaults. `allow` are the networks and names that may be called; without it
+    nothing is. `token` is one secret for all apps, without a colon, or `app:secret,…`.
     """
 
     beat: Seconds = 30.0
@@ -43,10 +43,8 @@ class RegistrySettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _consistent(self) -> RegistrySettings:
-        for name in {"cleanup", "probe", "call_timeout"} - self.model_fields_set:
-            object.__setattr__(
-                self, name, min(getattr(self, name), self.dead)
-            )  # a shorter `dead` needs no more settings
+        for name in {"cleanup", "probe", "call_timeout"} - self.model_fields_set:  # `dead` alone may be made shorter
+            object.__setattr__(self, name, min(getattr(self, name), self.dead))
         if self.beat > self.dead / 2:
             raise ValueError(
                 f"registry.beat ({self.beat:g}) must be at most half of registry.dead ({self.dead:g}), or one missed "

@@ -87,7 +87,7 @@ class RegistryDirectory:
         await self._loop.stop()
 
     async def view(self, *, fresh: bool = False) -> DirectoryView:
-        """All apps; with `fresh` from memory only if a reading fails now. Raises `Unavailable` before the first reading."""
+        """All apps; with `fresh` from memory only if a reading fails now. Raises `Unavailable` if none succeeded."""
         if not fresh and clock.monotonic() < self._away_until and self._last is not None:
             # A database that hangs is not waited for by each request.
             return DirectoryView(_apps(self._last, self._settings), self._last.at)
