@@ -173,7 +173,7 @@ def _is(hint: Any, model: type[BaseModel]) -> bool:
 
 def add(app: FastAPI, context: ApiContext, authenticator: Authenticator, operations: Sequence[Operation]) -> None:
     """Serves the operations to the clients that `authenticator` admits, and to executors what is for them."""
-    executors = Authenticator({**context.registry.tokens, **context.tokens})
+    executors = authenticator.with_more(context.registry.tokens)
     for one in operations:
         endpoint = _endpoint(context, executors if one.executors else authenticator, one)
         app.add_api_route(one.path, endpoint, methods=[one.method], name=one.name, include_in_schema=False)

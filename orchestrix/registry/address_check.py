@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from ipaddress import ip_address
 from typing import Final
@@ -20,6 +20,10 @@ from orchestrix.registry.node_listeners import SEEN_S
 
 RESOLVE_TIMEOUT_S: Final = 3.0
 """Seconds in which a host name must be resolved."""
+ALL_TIMEOUT_S: Final = 10.0
+"""Seconds in which all addresses of a list must be judged."""
+_AT_ONCE: Final = 10
+"""How many of them are judged at once: few more than there are threads for the name service on a small machine."""
 KEPT_S: Final = 30.0
 """Seconds for which an address that is allowed is not judged again when it registers."""
 MOST_KEPT: Final = 10_000
@@ -62,6 +66,30 @@ class AddressCheck:
         self._allowed.move_to_end(text)
         if len(self._allowed) > MOST_KEPT:
             self._allowed.popitem(last=False)
+
+    async def refused(self, addresses: Sequence[ExecutorAddress]) -> tuple[int, AddressNotAllowed] | None:
+        """The place of the first address that may not be called, and why; None if all may be.
+
+        Raises `Unavailable` if none is refused and one cannot be resolved now, if it takes longer than
+        `ALL_TIMEOUT_S`, or if the database is away.
+        """
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def admit(address: ExecutorAddress) -> None:
+            async with gate:
+                await self.admit(address)
+
+        try:
+            async with asyncio.timeout(ALL_TIMEOUT_S):
+                found = await asyncio.gather(*map(admit, addresses), return_exceptions=True)
+        except TimeoutError:
+            raise UnresolvedHost(f"the addresses could not be resolved within {ALL_TIMEOUT_S:g} s") from None
+        for place, error in enumerate(found):
+            if isinstance(error, AddressNotAllowed):
+                return place, error
+        for error in filter(None, found):
+            raise error
+        return None
 
     async def judged(self, address: ExecutorAddress) -> Collection[IpAddress]:
         """The IP addresses by one of which it may be called. Raises as `admit`."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from orchestrix import clock
-from orchestrix.domain.registry.routing import Candidate, Pick, Strategy, pick
+from orchestrix.domain.registry.routing import Candidate, Pick, Picker, Strategy
 from orchestrix.errors import NotFound
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
+
+_AT_ONCE: Final = 2000
+"""Candidates that are looked at before other tasks run: about 2 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +35,49 @@ class ExecutorRouter:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._picking = asyncio.Lock()
 
     async def route(self, app: str, request: RouteRequest) -> list[Pick]:
-        """The picks.
+        """The picks. The transaction is over before they are made, and other tasks run in between.
 
         Raises `NotFound` if the app has no group, `NoExecutors` if that has no addresses, `UnknownExecutor` if none has
         the named address, and `Unavailable`.
         """
-        return await self._database.run(lambda tx: picks(tx, app, request))
+        found, turn = await self._database.run(lambda tx: _read(tx, app, request))
+        picker = Picker(request.strategy, found)
+        if request.count is None:
+            return [_picked(picker, request, request.key, turn)]
+        if not picker.varies:
+            return [_picked(picker, request, request.key, turn)] * request.count
+        picks = []
+        async with self._picking:  # one call at a time: several would share out the loop, and others wait for each
+            for place in range(request.count):
+                picks.append(_picked(picker, request, f"{request.key}-{place}", turn + place))
+                if place % max(1, _AT_ONCE // len(found)) == 0:
+                    await asyncio.sleep(0)
+        return picks
 
 
-async def picks(tx: Transaction, app: str, request: RouteRequest) -> list[Pick]:
-    """The picks, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`."""
+async def pick_in(tx: Transaction, app: str, request: RouteRequest) -> Pick:
+    """One pick, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`."""
+    found, turn = await _read(tx, app, replace(request, count=None))
+    return _picked(Picker(request.strategy, found), request, request.key, turn)
+
+
+async def _read(tx: Transaction, app: str, request: RouteRequest) -> tuple[Sequence[Candidate], int]:
+    """The candidates, and the first turn, which with those that follow it is taken in this transaction."""
     rotates = request.strategy is Strategy.ROUND_ROBIN
     group = await (groups.lock if rotates else groups.get)(tx, app)
     if group is None:
         raise NotFound(f"{app!r} has no executor group")
     found = await candidates(tx, group)
-    done = [
-        pick(
-            request.strategy,
-            found,
-            key=request.key if request.count is None else f"{request.key}-{place}",
-            turn=group.turn + place,
-            chance=clock.uniform(0, 1),
-            address=request.address,
-        )
-        for place in range(1 if request.count is None else request.count)
-    ]
-    if rotates:
-        await groups.take_turns(tx, app, len(done))
-    return done
+    if rotates and found:
+        await groups.take_turns(tx, app, 1 if request.count is None else request.count)
+    return found, group.turn
+
+
+def _picked(picker: Picker, request: RouteRequest, key: str, turn: int) -> Pick:
+    return picker.pick(key=key, turn=turn, chance=clock.uniform(0, 1), address=request.address)
 
 
 async def candidates(tx: Transaction, group: ExecutorGroup) -> Sequence[Candidate]:

@@ -178,11 +178,8 @@ async def set_group(call: Call, app: str, new: NewGroup) -> GroupBody:
         raise invalid_body([{"pointer": "/addressList", "detail": "must be left out with AUTO"}])
     if new.addressType == "MANUAL" and new.addressList is None:
         raise invalid_body([{"pointer": "/addressList", "detail": "is required with MANUAL"}])
-    for place, address in enumerate(new.addresses or ()):
-        try:
-            await registry.check.admit(parse_address(address))
-        except AddressNotAllowed as refused:
-            raise invalid_body([{"pointer": f"/addressList/{place}", "detail": str(refused)}]) from None
+    if (refused := await registry.check.refused([parse_address(one) for one in new.addresses or ()])) is not None:
+        raise invalid_body([{"pointer": f"/addressList/{refused[0]}", "detail": str(refused[1])}])
     await registry.control.set(app, new.addresses, By(call.actor, new.reason or NO_REASON))
     return await _changed(call, app)
 

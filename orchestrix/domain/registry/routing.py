@@ -85,10 +85,26 @@ def pick(
 
     Raises `NoExecutors` where there are no candidates, `UnknownExecutor` where none has the named address.
     """
-    if not candidates:
-        raise NoExecutors("no executors available")
-    ordered = sorted(candidates, key=_age)
-    return _PICKS[strategy](ordered, _Request(key, turn, chance, address))
+    return Picker(strategy, candidates).pick(key=key, turn=turn, chance=chance, address=address)
+
+
+class Picker:
+    """Picks again and again among the same candidates, which are sorted once. `varies` is false where all picks are
+    the same.
+
+    Raises `NoExecutors` where there are no candidates.
+    """
+
+    def __init__(self, strategy: Strategy, candidates: Sequence[Candidate]) -> None:
+        if not candidates:
+            raise NoExecutors("no executors available")
+        self.varies = strategy in _VARYING
+        self._pick = _PICKS[strategy]
+        self._ordered = sorted(candidates, key=_age)
+
+    def pick(self, *, key: str, turn: int, chance: float, address: str | None = None) -> Pick:
+        """The executors that get a job. Raises `UnknownExecutor`."""
+        return self._pick(self._ordered, _Request(key, turn, chance, address))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +200,5 @@ _PICKS: Final[dict[Strategy, Callable[[Sequence[Candidate], _Request], Pick]]] =
     Strategy.WEIGHTED: _weighted,
     Strategy.ADDRESS: _address,
 }
+_VARYING: Final = frozenset((Strategy.ROUND_ROBIN, Strategy.RANDOM, Strategy.CONSISTENT_HASH, Strategy.WEIGHTED))
+"""The strategies that go by more than the candidates and the named address."""

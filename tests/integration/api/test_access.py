@@ -175,6 +175,15 @@ async def test_the_token_of_executors_opens_registrations_alone(world: World) ->
         assert (await client.post(REGISTRY[0], json=executor())).status_code == 200
 
 
+async def test_an_address_has_no_more_guesses_where_executors_register(world: World) -> None:
+    async with executors(world, "registry-1", client="192.0.2.1", ada="s3cret") as client:
+        for place in range(GUESSES):
+            answer = await client.post(REGISTRY[place % 2], json=executor(), headers=bearer(f"guess-{place}"))
+            problem(answer, 401, "unauthorized")
+        problem(await client.get("/apps", headers=ADA), 429, "too_many_requests")
+        problem(await client.post(REGISTRY[0], json=executor(), headers=ADA), 429, "too_many_requests")
+
+
 @pytest.mark.parametrize("token", [None, "registry-1", "shop:registry-1"])
 async def test_a_token_of_the_api_opens_registrations_too(world: World, token: str | None) -> None:
     async with executors(world, token, client="192.0.2.1", ada="s3cret") as client:

@@ -30,6 +30,7 @@ from orchestrix.errors import Unavailable
 from orchestrix.persistence.registry import registrations
 from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.persistence.tables import job_registry, registry_removed
+from orchestrix.registry import address_check
 from orchestrix.registry.address_check import AddressCheck, AddressNotAllowed
 from orchestrix.registry.registrar import GROUP_LIMIT
 
@@ -400,6 +401,24 @@ async def test_a_name_that_cannot_be_resolved_now_is_no_fault_of_the_database(
         answer = await client.post("/api/registry", json=body("http://shop-1.internal:9999"), headers=SECRET)
     assert problem(answer, 503, "unavailable")["detail"] == "Shop-1.internal cannot be resolved now."
     assert answer.headers["retry-after"]
+
+
+async def test_a_list_of_names_is_given_up_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = set()
+
+    async def silent(host: str, *_: object, **__: object) -> NoReturn:
+        asked.add(host)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silent)
+    monkeypatch.setattr(address_check, "ALL_TIMEOUT_S", 0.2)
+    names = [f"http://shop-{place}.internal:9999" for place in range(40)]
+    answer = await world.client.put(f"{GROUPS}/shop", json={"addressList": names})
+    assert problem(answer, 503, "unavailable")["detail"] == "The addresses could not be resolved within 0.2 s."
+    assert answer.headers["retry-after"]
+    assert 1 < len(asked) < len(names)
+    assert (await world.client.get(GROUPS)).json()["items"] == []
 
 
 # While the database is away

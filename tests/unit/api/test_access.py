@@ -94,6 +94,17 @@ def test_what_is_told_to_some_costs_a_guess_too(clock: Clock, caplog: pytest.Log
     assert Authenticator({}).knows(sent("x"))
 
 
+def test_two_that_let_in_different_tokens_count_guesses_together(clock: Clock) -> None:
+    people = Authenticator(TOKENS)
+    executors = people.with_more({"executors:": "the-secret-of-all"})
+    assert [asked(executors, "the-secret-of-all"), asked(executors, TOKENS["ada"])] == ["executors:", "ada"]
+    assert asked(people, "the-secret-of-all") == 401, "the first guess"
+    answers = [asked(one, f"guess-{n}") for n in range(GUESSES // 2) for one in (people, executors)]
+    assert answers == [401] * (GUESSES - 1) + [429]
+    assert (asked(people, TOKENS["bob"]), asked(executors, TOKENS["bob"])) == (429, 429)
+    assert (asked(people, TOKENS["ada"]), asked(executors, "the-secret-of-all")) == ("ada", "executors:")
+
+
 def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MOST_ADDRESSES", 3)
     authenticator = Authenticator(TOKENS)

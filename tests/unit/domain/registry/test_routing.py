@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Strategy, UnknownExecutor, pick
+from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Picker, Strategy, UnknownExecutor, pick
 from orchestrix.errors import PermanentError, RetryableError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -108,6 +108,15 @@ def test_weights_are_shares_and_none_means_never(weights: tuple[int, ...], expec
 
 def test_the_named_address_is_taken() -> None:
     assert hosts(picked(Strategy.ADDRESS, THREE, address="http://b:9999")) == ["b"]
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_many_picks_among_the_same_candidates_are_as_single_ones(strategy: Strategy) -> None:
+    several = Picker(strategy, THREE)
+    asked = [{"key": str(n), "turn": n, "chance": noise(n), "address": "http://a:9999"} for n in range(100)]
+    found = [several.pick(**one) for one in asked]  # type: ignore[arg-type]  # each has its type
+    assert found == [pick(strategy, THREE, **one) for one in asked]  # type: ignore[arg-type]
+    assert several.varies == (len({*found}) > 1)
 
 
 @pytest.mark.parametrize(
