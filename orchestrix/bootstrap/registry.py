@@ -30,7 +30,7 @@ def assemble_registry(node: NodeContext) -> ExecutorRegistry:
         RegistryDirectory(node.database, settings),
         ExecutorRouter(node.database),
         GroupControl(node.database),
-        AddressCheck(node.database, _allowed(node), listeners.own),
+        AddressCheck(node.database, _allowed(node), listeners.own, settings.dead),
         listeners,
         {f"{EXECUTORS_OF}{app}": secret.get_secret_value() for app, secret in settings.secrets().items()},
     )

@@ -2,6 +2,6 @@
 
 `registrar` takes heartbeats and goodbyes (S2's OpenApiController behind `POST /api/registry`), `reaper` is the leader's
 duty that removes who is silent and refreshes the groups (S2's JobRegistryHelper), `directory` shows who is there, and
-`router` picks. `address_check` decides who may register, `node_listeners` which addresses no executor may have. The
-executor's side (S2's ExecutorRegistryThread) is `orchestrix.Executor`.
+`router` picks. `address_check` decides who may register, `node_listeners` which addresses no executor may have,
+and `host_lookups` asks the name service. The executor's side (S2's ExecutorRegistryThread) is `orchestrix.Executor`.
 """

@@ -28,8 +28,9 @@ from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, reason
 from orchestrix.domain.registry.addresses import parse_address
 from orchestrix.domain.registry.routing import NoExecutors, Pick, Strategy, UnknownExecutor
 from orchestrix.errors import NotFound, OutcomeUnknown
-from orchestrix.registry.address_check import AddressNotAllowed, UnresolvedHost
+from orchestrix.registry.address_check import AddressNotAllowed
 from orchestrix.registry.group_control import By
+from orchestrix.registry.host_lookups import UnresolvedHost
 from orchestrix.registry.registrar import GroupFull
 from orchestrix.registry.router import RouteRequest
 from orchestrix.saga.validation.names import normal

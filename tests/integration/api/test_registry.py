@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,6 +18,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from sqlalchemy import update
 
+from orchestrix import clock
 from orchestrix.api.guards.auth import EXECUTORS_OF
 from orchestrix.api.registry.models import GroupPage
 from orchestrix.bootstrap.context import API, NodeContext, NodeSignals
@@ -33,6 +35,7 @@ from orchestrix.persistence.tables import job_registry, registry_removed
 from orchestrix.registry import address_check
 from orchestrix.registry.address_check import AddressCheck, AddressNotAllowed
 from orchestrix.registry.registrar import GROUP_LIMIT
+from tests.fakes.time import Shifted
 
 from .answers import problem
 from .world import CATALOG, World
@@ -359,7 +362,7 @@ async def test_nodes_and_metadata_services_register_nowhere(world: World) -> Non
 
 
 async def test_where_nothing_is_allowed_nothing_registers(world: World) -> None:
-    world.registry = replace(world.registry, check=AddressCheck(world.database, AllowList(), lambda: ()))
+    world.registry = replace(world.registry, check=AddressCheck(world.database, AllowList(), lambda: (), 90.0))
     async with served(world) as client:
         answer = await client.post("/api/registry", json=body("http://127.0.0.1:9999"))
     (error,) = problem(answer, 422, "invalid_body")["errors"]
@@ -393,10 +396,14 @@ async def test_without_the_setting_a_development_server_calls_its_own_machine_an
 async def test_a_name_that_cannot_be_resolved_now_is_no_fault_of_the_database(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def busy(*_: object, **__: object) -> NoReturn:
+    real = socket.getaddrinfo
+
+    def busy(host: Any, *given: Any, **named: Any) -> Any:
+        if host != "shop-1.internal":
+            return real(host, *given, **named)
         raise socket.gaierror(socket.EAI_AGAIN, "try again")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", busy)
+    monkeypatch.setattr(socket, "getaddrinfo", busy)
     async with served(world, all="s3cret") as client:
         answer = await client.post("/api/registry", json=body("http://shop-1.internal:9999"), headers=SECRET)
     assert problem(answer, 503, "unavailable")["detail"] == "Shop-1.internal cannot be resolved now."
@@ -404,21 +411,49 @@ async def test_a_name_that_cannot_be_resolved_now_is_no_fault_of_the_database(
 
 
 async def test_a_list_of_names_is_given_up_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = set()
+    asked, over = set(), threading.Event()
 
-    async def silent(host: str, *_: object, **__: object) -> NoReturn:
+    def silent(host: str, *_: object, **__: object) -> NoReturn:
         asked.add(host)
-        await asyncio.Event().wait()
-        raise AssertionError
+        over.wait(30)
+        raise socket.gaierror(socket.EAI_AGAIN, "later")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silent)
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
     monkeypatch.setattr(address_check, "ALL_TIMEOUT_S", 0.2)
     names = [f"http://shop-{place}.internal:9999" for place in range(40)]
-    answer = await world.client.put(f"{GROUPS}/shop", json={"addressList": names})
+    try:
+        answer = await world.client.put(f"{GROUPS}/shop", json={"addressList": names})
+    finally:
+        over.set()
     assert problem(answer, 503, "unavailable")["detail"] == "The addresses could not be resolved within 0.2 s."
     assert answer.headers["retry-after"]
     assert 1 < len(asked) < len(names)
     assert (await world.client.get(GROUPS)).json()["items"] == []
+
+
+async def test_a_heartbeat_counts_for_two_dead_times_of_the_settings_without_the_name_service(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(registry=RegistrySettings(allow=("10.0.0.0/8",), dead=300.0))
+    node = NodeContext("n", settings, frozenset({API}), world.database, world.broker, CATALOG, NodeSignals(), False)
+    check, address, time = assemble_registry(node).check, parse_address("http://shop-1.internal:9999"), Shifted()
+    real, answers = socket.getaddrinfo, [[(socket.AF_INET, 1, 6, "", ("10.0.0.1", 0))]]
+
+    def resolve(host: Any, *given: Any, **named: Any) -> Any:
+        if host != address.host:
+            return real(host, *given, **named)
+        if not answers:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return answers.pop()
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with clock.use(time):
+        await check.admit(address)
+        time.advance(599)
+        await check.admit(address)
+        time.advance(2)
+        with pytest.raises(AddressNotAllowed):
+            await check.admit(address)
 
 
 # While the database is away

@@ -362,7 +362,9 @@ def _registry(database: Database, settings: RegistrySettings) -> ExecutorRegistr
         RegistryDirectory(database, settings),
         ExecutorRouter(database),
         GroupControl(database),
-        AddressCheck(database, AllowList.parse(settings.allow or ("127.0.0.0/8", "10.0.0.0/8")), listeners.own),
+        AddressCheck(
+            database, AllowList.parse(settings.allow or ("127.0.0.0/8", "10.0.0.0/8")), listeners.own, settings.dead
+        ),
         listeners,
     )
 

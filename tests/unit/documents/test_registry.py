@@ -21,7 +21,9 @@ from orchestrix.domain.registry.executors import (
     state_of,
 )
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, pick
+from orchestrix.registry.address_check import ADMISSION_KEPT_DEADS
 from orchestrix.registry.directory import REFRESH_S
+from orchestrix.registry.node_listeners import REPEAT_S
 from orchestrix.registry.reaper import NEARLY_FULL
 from orchestrix.registry.registrar import GROUP_LIMIT, REMOVED_KEPT
 from orchestrix.worker.executor.heartbeat_log import REPEAT_EVERY
@@ -122,6 +124,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"kept for {GOODBYE_KEPT_S:g} s by its `instance`" in TEXT
     assert f"kept for {PLAIN_GOODBYE_KEPT_S:g} s" in TEXT
     assert f"at most some {REFRESH_S:g} s older" in TEXT
+    assert f"counts for {ADMISSION_KEPT_DEADS * TIMES.dead:g} s more" in TEXT
+    assert f"reads again every\n{REPEAT_S:g} s." in TEXT
     assert CODES["no_executors"].status == CODES["group_full"].status == 409
     with pytest.raises(NoExecutors, match="no executors available"):
         pick(Strategy.FIRST, [], key="", turn=0, chance=0)
