@@ -14,7 +14,6 @@ from orchestrix import clock
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.domain.leases import Fence
 from orchestrix.errors import Contention, StaleTermError, Unavailable
-from orchestrix.lifecycle import WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.registry import groups, listeners, registrations
 from orchestrix.persistence.registry.registrations import SILENT, Heartbeat, Removal
@@ -68,7 +67,7 @@ class Watch:
 
     def __init__(self, database: Database, time: Shifted, **settings: float) -> None:
         self.database, self.time = database, time
-        self.reaper = ExecutorReaper(database, RegistrySettings(**settings), FENCE, wake=WakeSignal())
+        self.reaper = ExecutorReaper(database, RegistrySettings(**settings), FENCE)
         self.elapsed = 0.0
         self.check_at = 0.0
         self.waits: list[float] = []
@@ -400,7 +399,7 @@ async def test_a_node_whose_clock_is_an_hour_off_changes_nothing(watch: Watch, u
             real = (await connection.execute(select(stranger.dialect.clock(clock.now())))).scalar_one()
         noted = (await registered(stranger))[ONE].last_seen
         await leading(stranger, FENCE)
-        reaper = ExecutorReaper(stranger, RegistrySettings(), FENCE, wake=WakeSignal())
+        reaper = ExecutorReaper(stranger, RegistrySettings(), FENCE)
         await reaper.check()
         await stranger.close()
     assert abs(real - noted) < timedelta(seconds=30)

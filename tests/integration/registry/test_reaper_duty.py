@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.domain.leases import Fence
-from orchestrix.lifecycle import WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.registry.reaper import ExecutorReaper
@@ -16,17 +15,15 @@ FENCE = Fence(1, "leader")
 ALIVE = Heartbeat("billing", THREE)
 
 
-async def test_as_a_duty_it_removes_and_checks_at_once_when_woken(database: Database) -> None:
+async def test_as_a_duty_it_removes_and_corrects_lists(database: Database) -> None:
     await leading(database, FENCE)
-    wake = WakeSignal()
     settings = RegistrySettings(beat=1.0, dead=2.0, sweep=2.0, probe=2.0, call_timeout=2.0)
-    reaper = ExecutorReaper(database, settings, FENCE, wake=wake)
+    reaper = ExecutorReaper(database, settings, FENCE)
     await group_of(database)
     await record(database, Heartbeat("other", TWO))
     await reaper.start()
     try:
         await record(database, Heartbeat(SHOP, ONE))
-        wake.set()
 
         async def is_listed() -> bool:
             return (await listed(database)).addresses == (ONE,)
