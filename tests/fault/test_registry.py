@@ -19,7 +19,7 @@ REPORTS = [f'"weight": {weight}, "load": {load}' for weight, load in ((1, 3), (1
 WEIGHTS = [1, 1, 2, 3, 3]
 
 
-@pytest.mark.req("S2-4", "S2-17", "S2-28", "S2-29", "S2-32", "S2-33", "S2-48", "S2-49", "S2-62")
+@pytest.mark.req("S2-4", "S2-17", "S2-28", "S2-29", "S2-32", "S2-33", "S2-48", "S2-49")
 async def test_executors_join_leave_die_and_return(registry: RegistryWorld) -> None:
     await registry.up()
     for app in ("shop", "crm"):
@@ -154,3 +154,35 @@ async def _all_leave(registry: RegistryWorld, five: list[Address]) -> None:
     refused = await registry.route("shop", "ROUND_ROBIN")
     assert refused.status_code == 409, refused.text
     assert "no executors available" in refused.json()["detail"].lower()
+
+
+@pytest.mark.req("S2-62")
+async def test_an_executor_that_the_network_cuts_off_is_removed_and_returns_at_once(registry: RegistryWorld) -> None:
+    await registry.up()
+    await registry.make_group("shop")
+    others = await registry.joined("shop", 2)
+    links = [registry.link(url) for url in registry.world.urls]
+    cut = registry.start("shop", admins=[f"http://127.0.0.1:{link.port}" for link in links])
+    await registry.has("shop", [*others, cut])
+    before = await registry.rows()
+    for link in links:
+        link.black_hole()
+    await registry.is_removed(cut)
+    await registry.has("shop", others)
+    assert sorted((await registry.route("shop", "FAILOVER")).json()["addresses"]) == sorted(others)
+    failed = _failed(registry, cut)
+    assert failed >= 2, "it has tried both nodes"
+    for link in links:
+        link.lose()
+    await registry.has("shop", [*others, cut])
+    assert _failed(registry, cut) - failed <= 2, (
+        "the heartbeat of that moment fails at both nodes, the next one succeeds"
+    )
+    assert (await registry.rows())[cut]["instance"] == before[cut]["instance"]
+    assert await registry.removed() == [(cut, "silent")]
+    await registry.check_stayed(others, before)
+
+
+def _failed(registry: RegistryWorld, address: Address) -> int:
+    """How many times a node has not answered its heartbeat."""
+    return registry.running[address].log().count("/api/registry: ")

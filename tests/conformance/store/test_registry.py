@@ -7,11 +7,13 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import text
 
 from orchestrix.domain.registry.routing import Strategy
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, listeners, registrations
 from orchestrix.persistence.registry.registrations import GOODBYE, SILENT, Heartbeat, RegisteredExecutor, Removal
+from orchestrix.persistence.tables import job_registry
 from orchestrix.registry.router import ExecutorRouter, RouteRequest
 
 ONE, TWO, THREE = (f"http://10.0.0.{place}:9999" for place in (1, 2, 3))
@@ -98,7 +100,7 @@ async def test_a_heartbeat_and_a_removal_of_one_executor_wait_for_each_other(dat
             await registrations.prune_removals(tx, database.now() + timedelta(days=1), SECOND)
 
 
-@pytest.mark.req("S2-10")
+@pytest.mark.req("S2-3", "S2-10")
 async def test_only_the_silent_are_stale_the_longest_first(database: Database) -> None:
     await beat(database, Heartbeat("shop", ONE), after_s=-100)
     await beat(database, Heartbeat("shop", TWO), after_s=-95)
@@ -137,13 +139,14 @@ async def test_removals_are_found_and_forgotten(database: Database) -> None:
         assert await registrations.removals(tx, now - 900 * SECOND) == [other, new]
 
 
-@pytest.mark.req("S2-20", "S2-23", "S2-32")
+@pytest.mark.req("S2-9", "S2-20", "S2-23", "S2-32")
 async def test_an_auto_group_has_who_takes_jobs_in_the_order_of_arrival(database: Database) -> None:
     now = database.now()
     async with database.begin() as tx:
         assert (await groups.insert_if_absent(tx, "shop", None, now)).addresses == ()
     await beat(database, Heartbeat("shop", TWO))
-    await beat(database, Heartbeat("shop", ONE), Heartbeat("shop", THREE, state="DRAINING"), after_s=1)
+    others = Heartbeat("shop", THREE, state="DRAINING"), Heartbeat("billing", THREE)
+    await beat(database, Heartbeat("shop", ONE), *others, after_s=1)
     async with database.begin() as tx:
         assert await groups.outdated(tx, await registrations.of_apps(tx)) == ["shop"]
         assert await groups.refresh(tx, ["shop", "none"], now) == ["shop"]
@@ -155,6 +158,27 @@ async def test_an_auto_group_has_who_takes_jobs_in_the_order_of_arrival(database
         assert await registrations.set_drained(tx, [("shop", TWO), ("shop", "none")], now) == 1
         await groups.refresh(tx, ["shop"], now)
         assert [one.addresses for one in await groups.listed(tx)] == [(ONE,)]
+
+
+@pytest.mark.req("S2-6", "S2-7")
+async def test_the_tables_say_which_executors_an_app_has(database: Database) -> None:
+    """As a person reads them with SQL."""
+    await beat(database, Heartbeat("shop", TWO))
+    await beat(database, Heartbeat("shop", ONE), Heartbeat("billing", THREE), after_s=1)
+    noted = {(one.app, one.address): one.last_seen for one in await registered(database)}
+    async with database.begin() as tx:
+        await groups.set_addresses(tx, "shop", None, database.now())
+        await groups.set_addresses(tx, "billing", [ONE], database.now())
+    times = job_registry.c.update_time
+    async with database.read() as connection:
+        query = text("SELECT registry_key, registry_value, update_time FROM job_registry")
+        rows = await connection.execute(query.columns(update_time=times.type))
+        assert {(app, address): at for app, address, at in rows} == noted
+        found = await connection.execute(text("SELECT app_name, address_list FROM job_group"))
+        assert {(app, tuple(addresses.split(","))) for app, addresses in found} == {
+            ("shop", (TWO, ONE)),
+            ("billing", (ONE,)),
+        }
 
 
 @pytest.mark.req("S2-24", "S2-33")

@@ -169,7 +169,7 @@ async def test_the_same_executor_is_one_however_its_address_is_written(world: Wo
     assert await goodbye(world, "Http://LocalHost:9999") is True
 
 
-@pytest.mark.req("S2-46", "S2-47")
+@pytest.mark.req("S2-46", "S2-47", "S2-57")
 async def test_missed_heartbeats_are_steps_of_grace_until_the_next_one(world: World) -> None:
     await put(world, addressType="AUTO")
     await beat(world)
@@ -190,7 +190,7 @@ async def test_missed_heartbeats_are_steps_of_grace_until_the_next_one(world: Wo
     assert await states(world) == {ONE: "HEALTHY"}
 
 
-@pytest.mark.req("S2-50")
+@pytest.mark.req("S2-50", "S2-57", "S2-59")
 async def test_one_that_drains_gets_no_new_jobs_and_stays_registered(world: World) -> None:
     await put(world, addressType="AUTO")
     await beat(world)
@@ -204,7 +204,7 @@ async def test_one_that_drains_gets_no_new_jobs_and_stays_registered(world: Worl
     assert (await group(world))["addressList"] == [ONE, TWO]
 
 
-@pytest.mark.req("S2-17", "S2-50")
+@pytest.mark.req("S2-17", "S2-50", "S2-57")
 async def test_a_goodbye_removes_the_executor_at_once_and_is_idempotent(world: World) -> None:
     await put(world, addressType="AUTO")
     await beat(world)
@@ -474,6 +474,7 @@ async def test_without_a_database_a_heartbeat_is_503_and_the_next_one_registers(
     assert await states(world) == {ONE: "HEALTHY"}
 
 
+@pytest.mark.req("S2-58")
 async def test_without_a_database_groups_are_as_they_were_last_read(world: World) -> None:
     async with database_away(world):
         for path in (GROUPS, f"{GROUPS}/shop"):
@@ -648,6 +649,7 @@ async def test_what_people_do_is_in_the_audit_once(world: World) -> None:
 # Draining
 
 
+@pytest.mark.req("S2-59")
 async def test_a_drained_executor_gets_no_jobs_until_it_is_included_again(world: World) -> None:
     await put(world, addressType="AUTO")
     await beat(world, ONE, instance="a")
@@ -717,6 +719,7 @@ async def test_who_is_not_registered_cannot_be_drained(world: World) -> None:
 # Routing
 
 
+@pytest.mark.req("S2-26", "S2-59")
 async def test_each_strategy_picks_as_its_name_says(world: World) -> None:
     await put(world, addressType="AUTO")
     for address, more in ((TWO, {"load": 5}), (ONE, {"load": 0.5}), (THREE, {"load": 2, "weight": 0})):

@@ -110,8 +110,6 @@ class Pause:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, database: Database, place: int) -> None:
         self.reached, self._resumed, self._over = asyncio.Event(), asyncio.Event(), False
-        self.before = ""
-        """The statement that is stopped."""
         passed = 0
         execute = Transaction.execute
 
@@ -119,7 +117,7 @@ class Pause:
             nonlocal passed
             if tx.database is database and not self._over:
                 if passed == place:
-                    self._over, self.before = True, type(statement).__name__
+                    self._over = True
                     self.reached.set()
                     await self._resumed.wait()
                 passed += 1
@@ -127,7 +125,7 @@ class Pause:
 
         monkeypatch.setattr(Transaction, "execute", stopped)
 
-    async def during(self, first: asyncio.Task[Any], second: asyncio.Task[Any] | None = None) -> bool:
+    async def during(self, first: asyncio.Task[Any]) -> bool:
         """Waits until `first` is stopped; False if it has ended before."""
         reached = asyncio.ensure_future(self.reached.wait())
         await asyncio.wait({first, reached}, return_when=asyncio.FIRST_COMPLETED)

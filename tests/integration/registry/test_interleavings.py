@@ -24,8 +24,8 @@ from tests.integration.registry.build import (
     registrar_of,
 )
 
-STATEMENTS: Final = 7
-"""Those of the longest transaction of a heartbeat, and of a goodbye."""
+STATEMENTS: Final = 20
+"""More than any transaction of a heartbeat or a goodbye has."""
 OLD, NEW = "old", "new"
 
 
@@ -67,22 +67,27 @@ def interleaved(
 ) -> Callable[..., Coroutine[Any, Any, None]]:
     """Tries one order after the other: `first`, then `stopped` here, with `other` in the middle of it there."""
 
-    async def tried(first: Part, stopped: Part, other: Part, *left: str, places: int = STATEMENTS) -> None:
+    async def tried(first: Part, stopped: Part, other: Part, *left: str, stops: int, places: int = STATEMENTS) -> None:
         async with registrar_of(database) as here, registrar_of(peer) as there:
+            reached = 0
             for place in range(places):
                 stage = Stage(database, f"shop-{place}", here, there)
                 await group_of(database, app=stage.app)
                 await first(stage)
                 with monkeypatch.context() as patched:
-                    await _in_the_middle(Pause(patched, database, place), stopped(stage), other(stage))
+                    in_between = await _in_the_middle(Pause(patched, database, place), stopped(stage), other(stage))
                 found = await registered(database, stage.app)
                 assert [one.instance for one in found.values()] == list(left), f"before statement {place}"
                 assert (await listed(database, stage.app)).addresses == ((ONE,) if left else ())
+                if not in_between:
+                    break
+                reached += 1
+            assert stops <= reached < STATEMENTS, "stopped before each of its statements"
 
     return tried
 
 
-async def _in_the_middle(pause: Pause, stopped: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
+async def _in_the_middle(pause: Pause, stopped: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> bool:
     first = asyncio.create_task(stopped)
     reached = await pause.during(first)
     second = asyncio.create_task(other)
@@ -90,6 +95,7 @@ async def _in_the_middle(pause: Pause, stopped: Coroutine[Any, Any, None], other
         await asyncio.wait({second}, timeout=0.3)  # it may have to wait for a lock
     pause.resume()
     await asyncio.gather(first, second)
+    return reached
 
 
 async def nothing(_: Stage) -> None:
@@ -101,17 +107,23 @@ Tried = Callable[..., Coroutine[Any, Any, None]]
 
 async def test_a_goodbye_in_the_middle_of_a_heartbeat(interleaved: Tried) -> None:
     await interleaved(
-        lambda one: one.beat(one.here, OLD), lambda one: one.beat(one.here, OLD), lambda one: one.goodbye(one.there)
+        lambda one: one.beat(one.here, OLD),
+        lambda one: one.beat(one.here, OLD),
+        lambda one: one.goodbye(one.there),
+        stops=3,
     )
 
 
 async def test_a_goodbye_in_the_middle_of_the_first_heartbeat(interleaved: Tried) -> None:
-    await interleaved(nothing, lambda one: one.beat(one.here, OLD), lambda one: one.goodbye(one.there))
+    await interleaved(nothing, lambda one: one.beat(one.here, OLD), lambda one: one.goodbye(one.there), stops=9)
 
 
 async def test_a_heartbeat_in_the_middle_of_the_goodbye(interleaved: Tried) -> None:
     await interleaved(
-        lambda one: one.beat(one.here, OLD), lambda one: one.goodbye(one.here), lambda one: one.beat(one.there, OLD)
+        lambda one: one.beat(one.here, OLD),
+        lambda one: one.goodbye(one.here),
+        lambda one: one.beat(one.there, OLD),
+        stops=8,
     )
 
 
@@ -121,6 +133,7 @@ async def test_an_old_goodbye_in_the_middle_of_the_new_processs_first_heartbeat(
         lambda one: one.beat(one.here, NEW),
         lambda one: one.goodbye(one.there),
         NEW,
+        stops=5,
     )
 
 
@@ -130,6 +143,7 @@ async def test_the_new_processs_first_heartbeat_in_the_middle_of_the_old_goodbye
         lambda one: one.goodbye(one.here),
         lambda one: one.beat(one.there, NEW),
         NEW,
+        stops=8,
     )
 
 
@@ -138,7 +152,7 @@ async def test_the_new_process_registers_in_the_middle_of_a_heartbeat_behind_its
         await one.beat(one.here, OLD)
         await one.goodbye(one.here)
 
-    await interleaved(gone, lambda one: one.beat(one.here, OLD), lambda one: one.beat(one.there, NEW), NEW)
+    await interleaved(gone, lambda one: one.beat(one.here, OLD), lambda one: one.beat(one.there, NEW), NEW, stops=2)
 
 
 @pytest.mark.parametrize("before", [OLD, NEW, None])
@@ -151,5 +165,10 @@ async def test_goodbye_and_new_process_in_the_middle_of_a_heartbeat_that_is_not_
 
     unwritten = 2 if before == OLD else 3  # the looks before the write
     await interleaved(
-        first, lambda one: one.beat(one.here, OLD), lambda one: one.succession(one.there), NEW, places=unwritten
+        first,
+        lambda one: one.beat(one.here, OLD),
+        lambda one: one.succession(one.there),
+        NEW,
+        stops=unwritten,
+        places=unwritten,
     )

@@ -115,7 +115,7 @@ async def listening(watch: Watch) -> None:
     await watch.passes(2 * DEAD, ALIVE)
 
 
-@pytest.mark.req("S2-10", "S2-25", "S2-28", "S2-48")
+@pytest.mark.req("S2-3", "S2-10", "S2-25", "S2-28", "S2-48")
 async def test_the_silent_are_removed_at_ninety_seconds(watch: Watch) -> None:
     await group_of(watch.database)
     await listening(watch)
@@ -247,7 +247,7 @@ async def test_a_goodbye_is_no_silence_of_the_others(watch: Watch) -> None:
     assert ONE in await watch.gone()
 
 
-@pytest.mark.req("S2-30", "S2-35")
+@pytest.mark.req("S2-30", "S2-35", "S2-60")
 async def test_it_checks_when_the_next_one_is_dead_and_at_least_every_thirty_seconds(watch: Watch) -> None:
     await listening(watch)
     assert max(watch.waits) <= 30

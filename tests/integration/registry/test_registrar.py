@@ -158,7 +158,7 @@ async def test_a_full_group_takes_heartbeats_of_its_own_and_no_more(database: Da
     assert set(await registered(database, "billing")) == {ONE}
 
 
-@pytest.mark.req("S2-23", "S2-32")
+@pytest.mark.req("S2-23", "S2-32", "S2-57", "S2-60")
 async def test_who_joins_leaves_drains_or_comes_back_changes_the_list_in_the_same_commit(database: Database) -> None:
     await group_of(database)
     registrar = Registrar(database, gather_s=0.0)
