@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from orchestrix.config.groups import Seconds, SettingsGroup, listed
-from orchestrix.config.tokens import tokens_of
+from orchestrix.config.tokens import SECRET, tokens_of
 
 
 class RegistrySettings(SettingsGroup):
@@ -72,4 +72,9 @@ def _secrets(token: SecretStr) -> Mapping[str, SecretStr]:
     text = token.get_secret_value().strip()
     if ":" in text or "," in text:
         return {app: SecretStr(secret) for app, secret in tokens_of(text).items()}
+    if not SECRET.fullmatch(text):
+        raise ValueError(
+            "token 1 must be name:secret, or one secret for all apps: visible ASCII characters without spaces, commas "
+            "and colons"
+        )
     return {"": SecretStr(tokens_of(f"all:{text}")["all"])}

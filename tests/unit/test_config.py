@@ -345,7 +345,7 @@ def test_the_registrys_token_is_one_secret_or_one_for_each_app(text: str, secret
     ("text", "said"),
     [
         ("gehei", "the secret of token 1 is too short: use at least 6 characters"),
-        ("ge heim", "token 1 must be name:secret"),
+        ("ge heim", "token 1 must be name:secret, or one secret for all apps: visible ASCII characters without spaces"),
         ("geheim,geheim2", "token 1 must be name:secret"),
         ("shop:geheim,shop:geheim2", "the name or the secret of token 2 was given more than once"),
         ("shop:geheim,", "token 2 must be name:secret"),

@@ -232,9 +232,10 @@ def _warn_of_missing_authentication(settings: Settings, roles: frozenset[str]) -
 
 
 def _warn_of_short_secrets(settings: Settings) -> None:
+    registry = [(f"registry.token {app}".rstrip(), secret) for app, secret in settings.registry.secrets().items()]
     short = [
         name
-        for name, secret in settings.api.tokens.items()
+        for name, secret in (*settings.api.tokens.items(), *registry)
         if len(secret.get_secret_value()) < SECRET_RECOMMENDED_CHARS
     ]
     if short:

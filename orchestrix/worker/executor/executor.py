@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
@@ -19,6 +20,7 @@ from orchestrix.worker.jobs.messages import moment
 REGISTER: Final = "/api/registry"
 DEREGISTER: Final = "/api/registryRemove"
 MAX_APP_CHARS: Final = 200
+TOKEN: Final = re.compile(r"[!-~]+")
 MAX_WEIGHT: Final = 1_000_000
 MAX_LOAD: Final = 1e9
 """What is beyond these is refused by the API, and with it the whole heartbeat."""
@@ -55,13 +57,11 @@ class Executor:
     ) -> None:
         self.instance: Final = clock.uuid7()
         """Distinguishes this registration from an earlier one of the same address."""
-        self._address, self._load, self._load_failed = executor_address(address), load, False
+        self._address, self._load, self._load_failed = executor_address(address), _checked_function(load), False
         self._timeout_s, self._heartbeat_s = _seconds("timeout", timeout), _seconds("beat", beat)
         self._admins = Admins(admin_urls(admins), _checked_token(token), self._timeout_s)
         self._key = {"registryGroup": "EXECUTOR", "registryKey": _checked_app(app), "registryValue": self._address}
         self._weight = _checked_weight(weight)
-        if inspect.iscoroutinefunction(load):
-            raise ValueError("load must be a plain function: it is called before each heartbeat")
         self._name = f"executor {app} at {self._address}"
         self._log = HeartbeatLog(self._name, self._heartbeat_s)
         self._state: Literal["UP", "DRAINING"] = "UP"
@@ -136,30 +136,50 @@ class Executor:
             load = _checked_load(self._load())
         except Exception as error:
             if not self._load_failed:
-                LOGGER.warning("%s: no load in its heartbeats: %s", self._name, error, exc_info=error)
+                LOGGER.warning("%s: no load in its heartbeats: %s", self._name, error, exc_info=_traceback_of(error))
             self._load_failed = True
             return {}
         self._load_failed = False
         return {"load": load}
 
 
+class _WrongLoadError(ValueError):
+    """The function returned what is no load: its message says all, a traceback would show our code alone."""
+
+
+def _traceback_of(error: Exception) -> Exception | None:
+    return None if isinstance(error, _WrongLoadError) else error
+
+
+def _checked_function(load: Callable[[], float] | None) -> Callable[[], float] | None:
+    if inspect.iscoroutinefunction(load):
+        raise ValueError("load must be a plain function: it is called before each heartbeat")
+    if load is not None and not callable(load):
+        raise ValueError(f"load {load!r}: write a function that returns a number from 0 to {MAX_LOAD:g}")
+    return load
+
+
 def _checked_load(load: float) -> float:
-    number = float(load)
+    try:
+        number = float(load)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
     if not 0 <= number <= MAX_LOAD:  # NaN is not, either
-        raise ValueError(f"load returned {load!r} instead of a number from 0 to {MAX_LOAD:g}")
+        raise _WrongLoadError(f"load returned {load!r} instead of a number from 0 to {MAX_LOAD:g}")
     return number
 
 
 def _checked_app(app: str) -> str:
-    if not 0 < len(app) <= MAX_APP_CHARS or not app.isprintable() or app != app.strip():
+    known = isinstance(app, str) and 0 < len(app) <= MAX_APP_CHARS
+    if not known or not app.isprintable() or app != app.strip():
         raise ValueError(f"app {app!r}: write a name of 1 to {MAX_APP_CHARS} characters without spaces around it")
     return app
 
 
 def _checked_token(token: str | None) -> str | None:
-    if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
-        raise ValueError("token: a token has visible ASCII characters alone")  # which must not be shown
-    return token
+    if token is None or (isinstance(token, str) and TOKEN.fullmatch(token)):
+        return token
+    raise ValueError("token: write a text of visible ASCII characters, without spaces")  # it must not be shown
 
 
 def _checked_weight(weight: int) -> int:
@@ -169,6 +189,7 @@ def _checked_weight(weight: int) -> int:
 
 
 def _seconds(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and math.isfinite(value) and value > 0):
         raise ValueError(f"{name} {value!r}: write seconds, more than 0")
     return value

@@ -13,7 +13,7 @@ ADMIN: Final = re.compile(rf"{HOST_AND_PORT}(?:/[A-Za-z0-9._~/-]*)?")
 
 def executor_address(address: str) -> str:
     """`address`; ValueError unless it is `http(s)://host:port`."""
-    found = ADDRESS.fullmatch(address)
+    found = ADDRESS.fullmatch(address) if isinstance(address, str) else None
     if found is None or not _is_port(found["port"]):
         raise ValueError(f"address {address!r}: write http://host:port or https://host:port, with nothing after it")
     return address
@@ -25,6 +25,8 @@ def admin_urls(admins: str | Sequence[str]) -> tuple[str, ...]:
     ValueError unless there is one, and each is `http(s)://host`, with or without a port and a path.
     """
     listed = admins.split(",") if isinstance(admins, str) else admins
+    if not isinstance(listed, Sequence) or not all(isinstance(one, str) for one in listed):
+        raise ValueError("admins: write URLs of nodes' APIs, as one text with commas or as a list of texts")
     urls = tuple(dict.fromkeys(url for one in listed if (url := one.strip().rstrip("/"))))
     if not urls:
         raise ValueError("admins: name at least one URL of a node's API, e.g. http://10.0.0.1:8080")

@@ -272,6 +272,26 @@ def test_tokens_close_the_door(served: Shell, runtime: Runtime) -> None:
     assert "geheim" not in answer.out + answer.err
 
 
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"API": "ada:geheim", "REGISTRY": "geheim"}, "for ada, registry.token"),
+        ({"REGISTRY": "shop:geheim,mail:geheim-of-16-chars"}, "for registry.token shop"),
+        ({"REGISTRY": "geheim-of-16-char"}, None),
+    ],
+)
+def test_secrets_that_can_be_guessed_are_named(
+    environ: dict[str, str], named: str | None, served: Shell, runtime: Runtime
+) -> None:
+    names = {"API": "ORCHESTRIX_API__TOKENS", "REGISTRY": "ORCHESTRIX_REGISTRY__TOKEN"}
+    served.set(**{names[key]: text for key, text in environ.items()})
+    answer = served("serve")
+    messages = [json.loads(line)["message"] for line in answer.out.splitlines()]
+    said = [message.partition("use longer ones ")[2] for message in messages if "can be guessed" in message]
+    assert (answer.code, said) == (0, [named] if named else [])
+    assert "geheim" not in answer.out + answer.err
+
+
 def test_a_door_that_is_to_be_open_is_told(served: Shell, runtime: Runtime) -> None:
     served.set(ORCHESTRIX_API__AUTH="none")
     answer = served("serve", "--host", "0.0.0.0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from datetime import UTC, datetime, timedelta
@@ -10,8 +11,10 @@ from ipaddress import ip_address
 import pytest
 
 from orchestrix.api.problems import CODES
+from orchestrix.api.registry.models import MOST_RUNS, HeartbeatBody, RegisteredBody
 from orchestrix.cli.arguments import parse
 from orchestrix.config.registry import RegistrySettings
+from orchestrix.config.tokens import SECRET_RECOMMENDED_CHARS, tokens_of
 from orchestrix.domain.registry.addresses import AllowList, judge, parse_address
 from orchestrix.domain.registry.executors import (
     GOODBYE_KEPT_S,
@@ -20,7 +23,7 @@ from orchestrix.domain.registry.executors import (
     may_remove,
     state_of,
 )
-from orchestrix.domain.registry.routing import NoExecutors, Strategy, pick
+from orchestrix.domain.registry.routing import Candidate, NoExecutors, Strategy, pick
 from orchestrix.registry.address_check import ADMISSION_KEPT_DEADS
 from orchestrix.registry.directory import REFRESH_S
 from orchestrix.registry.node_listeners import REPEAT_S
@@ -160,6 +163,15 @@ def test_the_entries_of_the_allow_list_mean_what_the_page_says(entry: str, allow
     assert (holds(allowed), holds(refused)) == (True, False)
 
 
+def test_which_app_names_can_have_a_secret_of_their_own() -> None:
+    assert "letters, digits and `_.@-` only; for other names set one secret for all apps" in TEXT
+    assert list(tokens_of("a1_.@-:s3cret")) == ["a1_.@-"]
+    for other in ("a b", "a/b", "é"):
+        with pytest.raises(ValueError, match="letters, digits"):
+            tokens_of(f"{other}:s3cret")
+    assert f"shorter than {SECRET_RECOMMENDED_CHARS} characters is named in a warning" in TEXT
+
+
 def test_what_is_never_called_is_refused_though_all_is_allowed() -> None:
     everything = AllowList.parse("0.0.0.0/0,::/0,metadata.google.internal")
     examples = [text for row in part("never") for text in ADDRESS.findall(row[1])]
@@ -220,6 +232,25 @@ def test_what_is_not_there_yet_is_read_by_nothing() -> None:
         if re.search(r"registry\.(call_timeout|probe)\b|settings\.(call_timeout|probe)\b", path.read_text())
     ]
     assert read == [], "then the page must say what they do"
+
+
+def test_what_the_page_about_executors_says_of_the_fields() -> None:
+    page = (ROOT / "docs" / "executors.md").read_text()
+    fields = json.loads(block(ROOT / "docs" / "executors.md", "json", "registryGroup"))
+    required = {key: fields[key] for key in list(fields)[:3]}
+    assert "Only the first three fields are required. Fields that the server does not know are ignored." in page
+    assert HeartbeatBody.model_validate({**required, "newer": 1}) == HeartbeatBody.model_validate(required)
+    heartbeat = HeartbeatBody.model_validate({**fields, "state": "DRAINING", "weight": 7}).heartbeat
+    assert (heartbeat.state, heartbeat.weight, heartbeat.load) == ("DRAINING", 7, 0.5)
+    answer = RegisteredBody(beat_ms=round(TIMES.beat * 1000)).model_dump_json(by_alias=True)
+    assert json.loads(answer) == json.loads(page.split("The answer is `")[1].split("`")[0])
+    assert f"`runs` are the history ids of the attempts that the executor runs, at most {MOST_RUNS:,}" in page
+
+
+def test_without_a_load_an_executor_counts_as_one_with_load_0() -> None:
+    assert "without it an executor counts as one with load 0" in (ROOT / "docs" / "executors.md").read_text()
+    silent, busy = Candidate("http://10.0.0.7:2", NOW), Candidate("http://10.0.0.7:1", NOW, load=0.1)
+    assert pick(Strategy.LEAST_LOADED, [busy, silent], key="", turn=0, chance=0).addresses == (silent.address,)
 
 
 def test_the_readme_leads_here() -> None:

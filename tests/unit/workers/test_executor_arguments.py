@@ -93,6 +93,18 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
         ({"weight": True}, r"weight True"),
         ({"weight": 1.5}, r"weight 1\.5"),
         ({"load": elapse}, r"load must be a plain function"),
+        ({"load": 5}, r"^load 5: write a function that returns a number from 0 to 1e\+09"),
+        ({"app": 5}, r"^app 5: write a name"),
+        ({"app": None}, r"^app None: write a name"),
+        ({"address": None}, r"^address None: write http://host:port"),
+        ({"admins": 5}, r"^admins: write URLs of nodes' APIs, as one text with commas or as a list"),
+        ({"admins": None}, r"^admins: write URLs"),
+        ({"admins": [A, 5]}, r"^admins: write URLs"),
+        ({"admins": b"http://a:8080"}, r"^admins: write URLs"),
+        ({"token": 5}, r"^token: write a text"),
+        ({"beat": "x"}, r"^beat 'x': write seconds, more than 0"),
+        ({"timeout": None}, r"^timeout None: write seconds, more than 0"),
+        ({"timeout": True}, r"^timeout True: write seconds, more than 0"),
     ],
 )
 def test_a_wrong_argument_is_named(wrong: Mapping[str, Any], sentence: str) -> None:
@@ -146,11 +158,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return recorded
 
 
-def times(loop: VirtualLoop, recorded: Recorded, seconds: float) -> list[float]:
+def times(loop: VirtualLoop, recorded: Recorded, seconds: float, **more: Any) -> list[float]:
     """Of the heartbeats of an executor with the default interval that runs so many seconds."""
 
     async def run() -> None:
-        async with made():
+        async with made(**more):
             await elapse(seconds)
 
     loop.run_until_complete(run())
@@ -175,6 +187,30 @@ def test_one_that_took_longer_than_the_interval_is_followed_at_once_by_one(
 ) -> None:
     recorded.takes = 40.0
     assert times(loop, recorded, 79.0) == [0.0, 40.0, 80.0]
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), 1.1e9, "busy", None, 10**400])
+def test_a_load_that_is_no_number_in_the_range_is_logged_in_one_line(
+    wrong: Any, loop: VirtualLoop, recorded: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    times(loop, recorded, 65.0, load=lambda: wrong)
+    (line,) = caplog.records
+    assert line.getMessage().endswith(f"load returned {wrong!r} instead of a number from 0 to 1e+09")
+    assert line.exc_info is None
+
+
+def test_a_load_function_that_raises_is_logged_with_its_traceback(
+    loop: VirtualLoop, recorded: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = ValueError("the author's own")
+
+    def load() -> float:
+        raise error
+
+    times(loop, recorded, 65.0, load=load)
+    (line,) = caplog.records
+    assert line.exc_info is not None
+    assert line.exc_info[1] is error
 
 
 def test_an_error_of_ours_ends_no_heartbeats(
