@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from orchestrix import clock
-from orchestrix.domain.registry.routing import Candidate, Pick, Strategy, pick
+from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Strategy, UnknownExecutor, pick
 from orchestrix.errors import NotFound
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, registrations
@@ -46,6 +47,7 @@ async def picks(tx: Transaction, app: str, request: RouteRequest) -> list[Pick]:
     group = await (groups.lock if rotates else groups.get)(tx, app)
     if group is None:
         raise NotFound(f"{app!r} has no executor group")
+    await _refuse_drained(tx, group, request)
     found = await candidates(tx, group)
     done = [
         pick(
@@ -64,11 +66,30 @@ async def picks(tx: Transaction, app: str, request: RouteRequest) -> list[Pick]:
 
 
 async def candidates(tx: Transaction, group: ExecutorGroup) -> Sequence[Candidate]:
-    """The executors at the group's addresses, with what they have reported; none that a person has drained."""
+    """The executors at the group's addresses, with what they have reported; none that a person has drained.
+
+    Raises `NoExecutors` where a person has drained all.
+    """
     known = await registrations.among(tx, [(group.app_name, address) for address in group.addresses])
     found = [(address, known.get((group.app_name, address))) for address in group.addresses]
-    return [
+    taken = [
         Candidate(address) if one is None else Candidate(address, one.first_seen, one.weight, one.load)
         for address, one in found
         if one is None or one.drained_at is None
     ]
+    every = [] if taken else await registrations.of_apps(tx, [group.app_name])
+    own = [one for one in every if group.address_type == groups.AUTO or one.address in group.addresses]
+    if own and all(one.drained_at is not None for one in own):
+        raise NoExecutors(f"no executors available; all {len(own)} are drained: {_include(group, 'ADDRESS')}")
+    return taken
+
+
+async def _refuse_drained(tx: Transaction, group: ExecutorGroup, request: RouteRequest) -> None:
+    if request.strategy is Strategy.ADDRESS and request.address is not None:
+        (one,) = (await registrations.among(tx, [(group.app_name, request.address)])).values() or (None,)
+        if one is not None and one.drained_at is not None:
+            raise UnknownExecutor(f"the executor at {one.address} is drained: {_include(group, one.address)}")
+
+
+def _include(group: ExecutorGroup, address: str) -> str:
+    return f"orchestrix registry drain {quote(group.app_name)} {address} --undo"
