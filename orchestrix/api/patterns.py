@@ -27,5 +27,6 @@ ADDRESS: Final = (
 """Scheme, host and port; which hosts there are is more than a pattern can say."""
 DURATION: Final = r"^((60|[1-5]?[0-9])s?|[1-5]?[0-9]{1,4}ms)$"
 """At most 60 s."""
+ASCII: Final = r"^[!-~]+$"
 UNTOLD: Final = frozenset({VISIBLE, NAME, REASON, SPAN, INTERVAL, JITTER, ADDRESS, DURATION})
 """Those that a reader of an error would not understand."""

@@ -12,11 +12,12 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
-from orchestrix.api.patterns import NAME, UNTOLD
+from orchestrix.api.patterns import ASCII, NAME, UNTOLD
 
 Node = Mapping[str, Any]
 ANYTHING: Final = "a value"
 
+_ADDRESS: Final = "executor-address"
 _FORMATS: Final = {
     "date-time": "a time with its zone such as 2026-01-31T12:00:00Z",
     "date": "a date such as 2026-01-31",
@@ -25,6 +26,7 @@ _FORMATS: Final = {
     "uuid": "a UUID such as 0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
     "email": "an address such as ada@example.org",
     "uri": "a URL such as https://example.org",
+    _ADDRESS: "http://host:port or https://host:port",
 }
 
 
@@ -100,8 +102,9 @@ def _word(node: Node) -> str | None:
 def _text(node: Node) -> str:
     if "format" in node:
         return _FORMATS.get(node["format"], f"a text of the form {node['format']}")
-    size = _size(node.get("minLength"), node.get("maxLength"), "code point")
-    return f"a text{size}{_fitting(node)}"
+    ascii = node.get("pattern") == ASCII
+    size = _size(node.get("minLength"), node.get("maxLength"), "visible ASCII character" if ascii else "code point")
+    return size.removeprefix(" of ") if size and ascii else f"a text{size}{_fitting(node)}"
 
 
 def _fitting(node: Node) -> str:
@@ -109,7 +112,9 @@ def _fitting(node: Node) -> str:
 
 
 def _array(node: Node) -> str:
-    return f"an array{_size(node.get('minItems'), node.get('maxItems'), 'item')}"
+    item = node.get("items", {})
+    unit = "address" if isinstance(item, Mapping) and item.get("format") == _ADDRESS else "item"
+    return f"an array{_size(node.get('minItems'), node.get('maxItems'), unit)}"
 
 
 def _size(low: int | None, high: int | None, unit: str) -> str:
@@ -125,7 +130,7 @@ def _size(low: int | None, high: int | None, unit: str) -> str:
 
 
 def _many(count: int | None, unit: str) -> str:
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}{'es' if unit.endswith('s') else 's'}"
 
 
 def _integer(node: Node) -> str:
@@ -144,10 +149,15 @@ def _number(node: Node) -> str:
 def _bounds(node: Node) -> str:
     low, high = node.get("minimum"), node.get("maximum")
     if low is not None and high is not None:
-        return f" from {low} to {high}"
+        return f" from {_plain(low)} to {_plain(high)}"
     words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-    texts = " and ".join(f"{word} {node[name]}" for name, word in words.items() if node.get(name) is not None)
+    texts = " and ".join(f"{word} {_plain(node[name])}" for name, word in words.items() if node.get(name) is not None)
     return f", {texts}" if texts else ""
+
+
+def _plain(number: float) -> float:
+    """The number, without a fraction that is 0."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _multiple(node: Node) -> str:

@@ -10,6 +10,8 @@ from typing import Any, Final
 _COMMANDS: Final = {"set-deadline": "deadlines extend", "cancel-deadline": "deadlines cancel"}
 """Verbs of the API that are another command here."""
 _IF_MATCH: Final = re.compile(r'send If-Match: "(\d+)"')
+_ARRAY: Final = re.compile(r"(--[a-z-]+) must be an array of ")
+"""An option that is given once for each item has no array."""
 _RETRY: Final = re.compile(r"[:.,; ]+(?:try|retry) again$|[:.,; ]+retry$", re.IGNORECASE)
 
 
@@ -41,6 +43,7 @@ def _in_flags(text: str, flags: Mapping[str, str]) -> str:
     """The same with options instead of the names that begin a clause, and of headers."""
     for name, flag in flags.items():
         text = re.sub(rf"(^|; ){re.escape(name)}(?:/(\d+))?(?=[ :])", partial(_in_flag, flag), text)
+    text = _ARRAY.sub(r"\1 must be ", text)
     return _IF_MATCH.sub(r"use --if-version \1", text).replace("%2B", "+")
 
 

@@ -85,7 +85,7 @@ class JobCanceller:
     async def _write(self, tx: Transaction, job_id: str, reason: str, actor: str) -> JobTransition:
         job = (await jobs.lock(tx, [job_id])).get(job_id)
         if job is None:
-            raise NotFound(f"unknown job {job_id}")
+            raise NotFound(f"there is no job {job_id}")
         moved = rules.cancelled(job, reason, self._database.now())
         if moved.job is not job:
             tried = [moved.attempt] if moved.attempt else []

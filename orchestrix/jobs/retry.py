@@ -42,7 +42,7 @@ class JobRetrier:
     async def _write(self, tx: Transaction, job_id: str, reason: str, actor: str) -> JobRow:
         before = (await jobs.lock(tx, [job_id])).get(job_id)
         if before is None:
-            raise NotFound(f"unknown job {job_id}")
+            raise NotFound(f"there is no job {job_id}")
         job = retried(before, self._database.now())
         if job is not before:
             await jobs.store(tx, [(before.version, job)])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Final
 
 from orchestrix import clock
-from orchestrix.domain.registry.routing import Candidate, Pick, Picker, Strategy
+from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Picker, Strategy, UnknownExecutor
 from orchestrix.errors import NotFound
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, registrations
@@ -70,6 +71,7 @@ async def _read(tx: Transaction, app: str, request: RouteRequest) -> tuple[Seque
     group = await (groups.lock if rotates else groups.get)(tx, app)
     if group is None:
         raise NotFound(f"{app!r} has no executor group")
+    await _refuse_drained(tx, group, request)
     found = await candidates(tx, group)
     if rotates and found:
         await groups.take_turns(tx, app, 1 if request.count is None else request.count)
@@ -81,11 +83,30 @@ def _picked(picker: Picker, request: RouteRequest, key: str, turn: int) -> Pick:
 
 
 async def candidates(tx: Transaction, group: ExecutorGroup) -> Sequence[Candidate]:
-    """The executors at the group's addresses, with what they have reported; none that a person has drained."""
+    """The executors at the group's addresses, with what they have reported; none that a person has drained.
+
+    Raises `NoExecutors` where a person has drained all.
+    """
     known = await registrations.among(tx, [(group.app_name, address) for address in group.addresses])
     found = [(address, known.get((group.app_name, address))) for address in group.addresses]
-    return [
+    taken = [
         Candidate(address) if one is None else Candidate(address, one.first_seen, one.weight, one.load)
         for address, one in found
         if one is None or one.drained_at is None
     ]
+    every = [] if taken else await registrations.of_apps(tx, [group.app_name])
+    own = [one for one in every if group.address_type == groups.AUTO or one.address in group.addresses]
+    if own and all(one.drained_at is not None for one in own):
+        raise NoExecutors(f"no executors available; all {len(own)} are drained: {_include(group, 'ADDRESS')}")
+    return taken
+
+
+async def _refuse_drained(tx: Transaction, group: ExecutorGroup, request: RouteRequest) -> None:
+    if request.strategy is Strategy.ADDRESS and request.address is not None:
+        (one,) = (await registrations.among(tx, [(group.app_name, request.address)])).values() or (None,)
+        if one is not None and one.drained_at is not None:
+            raise UnknownExecutor(f"the executor at {one.address} is drained: {_include(group, one.address)}")
+
+
+def _include(group: ExecutorGroup, address: str) -> str:
+    return f"orchestrix registry drain {quote(group.app_name)} {address} --undo"

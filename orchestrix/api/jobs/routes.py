@@ -60,7 +60,7 @@ ONE: Final = "/jobs/{job}"
 
 
 def _refusal(error: Exception, wanted: object) -> Problem | None:
-    return Problem("illegal_transition", as_sentence(error), allowed=[]) if isinstance(error, ConflictError) else None
+    return Problem("illegal_transition", as_sentence(error)) if isinstance(error, ConflictError) else None
 
 
 operations = Operations("jobs", refusal=_refusal)

@@ -44,7 +44,7 @@ Address = Annotated[
         json_schema_extra={"format": "executor-address", "maxLength": ADDRESS_MAX_CHARS, "pattern": patterns.ADDRESS},
     ),
 ]
-Visible = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[!-~]+$")]
+Visible = Annotated[str, Field(min_length=1, max_length=100, pattern=patterns.ASCII)]
 
 
 _LENIENT: Final = ConfigDict(extra="ignore")

@@ -69,6 +69,14 @@ def app_of(call: Call) -> str:
         raise not_found(f"group {text[:100]!r}") from None
 
 
+def new_app_of(call: Call) -> str:
+    """The app in the path, which need not have a group. Raises `Problem` 422 that says what is wrong with the name."""
+    try:
+        return normal(call.path("app"))
+    except ValueError as wrong:
+        raise invalid_body([{"pointer": "/app", "detail": str(wrong)}]) from None
+
+
 @operations.post("/api/registry", executors=True, problems=("forbidden", "group_full"))
 async def register_executor(call: Call, beat: HeartbeatBody) -> RegisteredBody:
     """Register an executor, or send its heartbeat.
@@ -167,7 +175,7 @@ async def _changed(call: Call, app: str) -> GroupBody:
     return shown
 
 
-@operations.put(ONE, of=app_of)
+@operations.put(ONE, of=new_app_of)
 async def set_group(call: Call, app: str, new: NewGroup) -> GroupBody:
     """Set the addresses of an executor group.
 

@@ -7,13 +7,15 @@ from collections import Counter
 from typing import Any, Final
 
 from orchestrix.cli import exit_codes, output
-from orchestrix.cli.api_request import answer
+from orchestrix.cli.api_request import answer, api_of
 from orchestrix.cli.display.ages import moment_of, utc
 from orchestrix.cli.display.confirmation import confirmed
 from orchestrix.cli.display.views import Document, display_options, print_document, print_items, print_rows
+from orchestrix.cli.instance_names import quoted
 from orchestrix.cli.syntax.declarations import Column, columns
 from orchestrix.quantities import counted
 
+_LEAVING: Final = "DEREGISTERING"
 _REMOVED: Final = "REMOVED"
 _GROUPS: Final = columns(
     "appName=APP addressType=TYPE addresses executors oldest=OLDEST_LAST_SEEN addressList+=ADDRESS_LIST"
@@ -57,6 +59,22 @@ def _print_as_of(found: Document) -> None:
 def group(arguments: argparse.Namespace) -> int:
     """`registry show`, and what changes a group and shows it."""
     return _show(arguments, answer(arguments))
+
+
+def drain(arguments: argparse.Namespace) -> int:
+    """`registry drain`: of `--undo` it also says where that gives the executor no jobs, or has changed nothing."""
+    before = {}
+    if getattr(arguments, "undo", None) is False:
+        before = api_of(arguments).document(f"/registry/groups/{quoted(arguments.app, 'app')}")
+    found = answer(arguments)
+    was = {one["address"]: one["drained"] for one in before.get("executors", ())}
+    for one in found["executors"]:
+        if one["address"] == arguments.address.lower() and one["address"] in was:
+            if one["state"] == _LEAVING:
+                exit_codes.warn(f"{one['address']} drains itself: it takes no jobs until it says otherwise", "note")
+            elif not was[one["address"]]:
+                exit_codes.warn(f"{one['address']} was not drained: nothing has changed", "note")
+    return _show(arguments, found)
 
 
 def delete(arguments: argparse.Namespace) -> int:

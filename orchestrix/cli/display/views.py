@@ -57,7 +57,7 @@ def print_items(view: Columns, found: Document, options: DisplayOptions) -> None
         view = tuple(Column((name,), title(name)) for name in names)
     print_rows(view, found["items"], options)
     if found.get("nextCursor"):
-        exit_codes.warn(f"there are more: the same command with --cursor {found['nextCursor']}", "note")
+        exit_codes.warn(f"there are more: the same command with --cursor={found['nextCursor']}", "note")
 
 
 def print_rows(view: Columns, rows: Sequence[Document], options: DisplayOptions, indent: int = 0) -> None:
@@ -83,7 +83,12 @@ def _of(row: Document, column: Column) -> Any:
     if column.fields == ("when",):
         interval = row.get("intervalMs")
         return row.get("cron") if interval is None else f"every {interval / 1000:g}s"
-    return next((row[name] for name in column.fields if row.get(name) is not None), None)
+    return next((found for name in column.fields if (found := _at(row, name)) is not None), None)
+
+
+def _at(row: Document, name: str) -> Any:
+    outer, _, inner = name.partition(".")
+    return (row.get(outer) or {}).get(inner) if inner else row.get(name)
 
 
 def text_of(value: Any, options: DisplayOptions) -> Any:

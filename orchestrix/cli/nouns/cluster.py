@@ -35,6 +35,7 @@ _AUDIT = (
 AUDIT: Final = ShellCommand(
     "audit", "what people have done, and why, newest first", "audit --actor ada", _AUDIT, "GET /audit",
     columns(
-        "at=WHEN actor action saga? sagaId=ID reason detail+"
+        "at=WHEN actor action saga? sagaId|detail.app|detail.job|detail.node|detail.name|detail.deadLetter=ID reason"
+        " detail+"
     ),
 )  # fmt: skip

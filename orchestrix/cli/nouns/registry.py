@@ -60,5 +60,5 @@ REGISTRY: Final = CommandGroup("registry", "executors of apps: who is registered
     ShellCommand("drain", "give an executor no new jobs, until --undo or a new process at its address",
                  "registry drain shop http://10.0.0.7:9999 --reason 'new disk'",
                  (_OF_APP, option("address", f"its address, as {_ADDRESS}", "ADDRESS", "address"), _UNDO, REASON),
-                 "POST /registry/drain", run=f"{_RUN}:group"),
+                 "POST /registry/drain", run=f"{_RUN}:drain"),
 ))  # fmt: skip

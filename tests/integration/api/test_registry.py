@@ -293,8 +293,8 @@ async def test_more_fields_than_are_known_are_ignored(world: World) -> None:
         ({"registryValue": "http://me:pw@10.0.0.1:9"}, "/registryValue", "without a user"),
         ({"registryValue": "http://10.0.0.1:0"}, "/registryValue", "a number from 1 to 65535"),
         ({"registryValue": "http://010.0.0.1:9"}, "/registryValue", "four numbers from 0 to 255"),
-        ({"instance": ""}, "/instance", ""),
-        ({"instance": "a b"}, "/instance", ""),
+        ({"instance": ""}, "/instance", "must be 1 to 100 visible ASCII characters"),
+        ({"instance": "a b"}, "/instance", "must be 1 to 100 visible ASCII characters"),
         ({"state": "DOWN"}, "/state", "must be one of UP, DRAINING"),
         ({"weight": -1}, "/weight", "must be a whole number from 0 to 1000000"),
         ({"weight": 1_000_001}, "/weight", "must be a whole number from 0 to 1000000"),
@@ -318,6 +318,15 @@ async def test_a_wrong_heartbeat_is_refused_and_says_what_is_wrong(
     assert says in error["detail"]
     assert "pw" not in answer.text
     assert (await world.client.get(GROUPS)).json()["items"] == []
+
+
+async def test_what_is_missing_or_too_much_is_told_in_words(world: World) -> None:
+    wrong = {name: value for name, value in body().items() if name != "registryValue"} | {"load": 1e10}
+    errors = problem(await world.client.post("/api/registry", json=wrong), 422, "invalid_body")["errors"]
+    assert {one["pointer"]: one["detail"] for one in errors} == {
+        "/registryValue": "is missing: send http://host:port or https://host:port",
+        "/load": "must be a number from 0 to 1000000000",
+    }
 
 
 @pytest.mark.parametrize("more", [{"weight": 0, "load": 0}, {"weight": 1_000_000, "load": 1e9}, {"weight": 2.0}])
@@ -594,11 +603,22 @@ async def test_composed_and_decomposed_letters_name_the_same_app(world: World) -
     assert (await route(world, "FIRST", "cafe\u0301"))["address"] == ONE
 
 
+NAMED = ("", "%20shop", "x" * 201)
+"""What is said to be wrong as the name of a new group; the rest is in no path."""
+
+
+async def test_a_new_group_is_told_what_is_wrong_with_its_name(world: World) -> None:
+    answer = await world.client.put(f"{GROUPS}/%20shop", json={"addressType": "AUTO"})
+    (error,) = problem(answer, 422, "invalid_body")["errors"]
+    assert error == {"pointer": "/app", "detail": "must not begin or end with white space"}
+
+
 @pytest.mark.parametrize("part", ["", "%00", "a%0Ab", "%20shop", "x" * 201, "x" * 2000])
 async def test_what_no_app_is_called_has_no_group(world: World, part: str) -> None:
-    for method, more in (("GET", {}), ("PUT", {"json": {"addressList": [ONE]}}), ("DELETE", {})):
-        answer = await world.client.request(method, f"{GROUPS}/{part}", **more)  # type: ignore[arg-type]
-        problem(answer, 404, "not_found")
+    for method in ("GET", "DELETE"):
+        problem(await world.client.request(method, f"{GROUPS}/{part}"), 404, "not_found")
+    answer = await world.client.put(f"{GROUPS}/{part}", json={"addressList": [ONE]})
+    problem(answer, *((422, "invalid_body") if part in NAMED else (404, "not_found")))
     assert (await world.client.get(GROUPS)).json()["items"] == []
 
 
@@ -697,6 +717,28 @@ async def test_one_that_drains_itself_does_so_since_it_first_said_so(world: Worl
     (second,) = (await group(world))["executors"]
     assert (second["state"], second["since"]) == ("DEREGISTERING", first["since"])
     assert first["lastSeen"] == first["since"] < second["lastSeen"]
+
+
+@pytest.mark.parametrize("kind", [{"addressType": "AUTO"}, {"addressList": [ONE, TWO]}])
+async def test_a_route_says_who_is_drained_and_how_to_include_it(world: World, kind: dict[str, Any]) -> None:
+    await put(world, **kind)
+    for one in (ONE, TWO):
+        await beat(world, one)
+    await drain(world, ONE)
+    ask = {"strategy": "ADDRESS", "address": ONE}
+    refused = problem(await world.client.post("/registry/route?app=shop", json=ask), 422, "invalid_body")
+    assert refused["errors"][0]["detail"] == (
+        f"The executor at {ONE} is drained: orchestrix registry drain shop {ONE} --undo"
+    )
+    assert (await route(world, "FIRST"))["address"] == TWO
+    await drain(world, TWO)
+    answer = await world.client.post("/registry/route?app=shop", json={"strategy": "ROUND_ROBIN"})
+    assert problem(answer, 409, "no_executors")["detail"] == (
+        "No executors available; all 2 are drained: orchestrix registry drain shop ADDRESS --undo."
+    )
+    await put(world, addressList=[])
+    answer = await world.client.post("/registry/route?app=shop", json={"strategy": "FIRST"})
+    assert problem(answer, 409, "no_executors")["detail"] == "No executors available."
 
 
 async def test_another_process_at_the_address_of_a_drained_one_gets_jobs(world: World) -> None:

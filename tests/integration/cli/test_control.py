@@ -125,7 +125,7 @@ def test_deadlines_as_a_table(api: FakeApi, shell: Shell) -> None:
         "2026-01-31T12:01:00Z",
         "-",
     ]
-    assert "--cursor c2" in answer.err
+    assert "--cursor=c2" in answer.err
 
 
 def test_deadlines_in_json_are_the_page_as_it_came(api: FakeApi, shell: Shell) -> None:

@@ -34,7 +34,7 @@ def test_a_list_as_a_table(api: FakeApi, shell: Shell) -> None:
     head, line = answer.out.splitlines()
     assert head.split()[:3] == ["ID", "QUEUE", "KEY"]
     assert line.split()[:6] == [ID, "evt.appRegistered", "evt.appRegistered", "app", "-", "not-json:"]
-    assert "--cursor c2" in answer.err
+    assert "--cursor=c2" in answer.err
 
 
 def test_a_list_in_json_is_the_page_as_it_came(api: FakeApi, shell: Shell) -> None:

@@ -84,8 +84,7 @@ async def test_the_list_counts_executors_by_state(world: World, type_in: Type) -
     assert C not in wide, "it is drained"
     first = await type_in("list", "--limit", "1")
     assert [line.split()[0] for line in first.out.splitlines()] == ["APP", "shop"]
-    cursor = first.err.split()[-1]
-    assert words(await type_in("list", "--cursor", cursor))[1][0] == "unassigned"
+    assert words(await type_in("list", first.err.split()[-1]))[1][0] == "unassigned"
 
 
 async def test_one_group_with_its_executors_and_addresses(world: World, type_in: Type) -> None:
@@ -230,6 +229,27 @@ async def test_one_is_drained_and_back(world: World, type_in: Type) -> None:
     answer = await type_in("drain", "shop", C)
     assert answer.code == 3
     assert C.removeprefix("http") in answer.err
+
+
+async def test_an_undo_that_gives_no_jobs_says_why(world: World, type_in: Type) -> None:
+    await seen(world, A)
+    await type_in("set", "shop", "--auto")
+    await type_in("drain", "shop", A)
+    assert (await type_in("drain", "shop", A, "--undo")).err == ""
+    answer = await type_in("drain", "shop", A, "--undo")
+    assert (answer.code, answer.err) == (0, f"note: {A} was not drained: nothing has changed\n")
+    await world.database.run(
+        lambda tx: registrations.record(tx, [Heartbeat("shop", A, "i-1", registrations.DRAINING)], tx.now())
+    )
+    answer = await type_in("drain", "shop", A, "--undo")
+    assert (answer.code, answer.err) == (0, f"note: {A} drains itself: it takes no jobs until it says otherwise\n")
+
+
+async def test_a_wrong_name_or_too_many_addresses_are_told(type_in: Type) -> None:
+    answer = await type_in("set", " x", "--auto")
+    assert (answer.code, answer.err) == (2, "error: app must not begin or end with white space\n")
+    answer = await type_in("set", "x", *(word for _ in range(1001) for word in ("--address", A)))
+    assert (answer.code, answer.err) == (2, "error: --address must be at most 1000 addresses\n")
 
 
 async def test_while_the_database_is_away_it_is_said_of_when_the_answer_is(

@@ -112,7 +112,7 @@ def test_list_asks_by_the_names_of_http(api: FakeApi, shell: Shell) -> None:
     expected = {name: [value] for name, value in values.items()}
     assert api.requests[0].query == {**expected, "state": ["FAILED", "COMPLETED"], "limit": ["2"]}
     assert [line.split()[:2] for line in answer.out.splitlines()] == [["ID", "NAME"], ["42", "billing"], ["43", "日本"]]
-    assert "--cursor c2" in answer.err, "the hint must not get into a pipe"
+    assert "--cursor=c2" in answer.err, "the hint must not get into a pipe"
 
 
 def test_list_of_what_is_stuck(api: FakeApi, shell: Shell) -> None:

@@ -63,7 +63,7 @@ def test_a_list_as_a_table(api: FakeApi, shell: Shell) -> None:
     assert head.split()[:3] == ["NAME", "STATE", "WHEN"]
     assert "every 3600s" in first
     assert "30 2 * * MON-FRI  Europe/Berlin" in second
-    assert "--cursor c2" in answer.err
+    assert "--cursor=c2" in answer.err
     assert shell("schedules", "list", "-o", "json").json["nextCursor"] == "c2"
 
 

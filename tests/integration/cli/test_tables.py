@@ -163,6 +163,22 @@ def test_what_people_did(api: FakeApi, shell: Shell) -> None:
     assert answer.out.splitlines()[1].split() == ["60", "s", "ago", "ada", "cancel", "trip", "2", "r"]
 
 
+def test_a_cursor_that_begins_with_a_hyphen_can_be_typed_as_shown(api: FakeApi, shell: Shell) -> None:
+    api.on("GET", "/audit", Reply(body={"items": [], "nextCursor": "-c2"}))
+    shown = shell("audit", "--limit", "1").err.split()[-1]
+    assert shell("audit", "--limit", "1", shown).code == 0
+    assert api.requests[-1].query == {"limit": ["1"], "cursor": ["-c2"]}
+
+
+def test_what_people_did_to_no_saga_names_what_it_was_done_to(api: FakeApi, shell: Shell) -> None:
+    row = {"at": "2026-01-31T14:59:05.000000Z", "actor": "ada", "action": "x", "reason": "r", "saga": None,
+           "sagaId": None}  # fmt: skip
+    details = [{"app": "shop", "address": "a"}, {"job": "j-1"}, {"node": "n-1"}, {"schedule": "s", "name": "day"}, None]
+    api.on("GET", "/audit", page(*({**row, "detail": one} for one in details)))
+    lines = [line.split()[5:] for line in shell("audit").out.splitlines()[1:]]
+    assert lines == [["shop", "r"], ["j-1", "r"], ["n-1", "r"], ["day", "r"], ["-", "r"]]
+
+
 def test_every_worker(api: FakeApi, shell: Shell) -> None:
     worker = {"id": "w-1", "state": "ALIVE", "queues": ["reports"], "jobs": 0, "lostPlaces": 0,
               "beatAt": "2026-01-31T15:00:05.000000Z", "startedAt": "2026-01-31T12:00:00.000000Z"}  # fmt: skip
