@@ -22,7 +22,8 @@ DEREGISTER: Final = "/api/registryRemove"
 MAX_APP_CHARS: Final = 200
 TOKEN: Final = re.compile(r"[!-~]+")
 MAX_WEIGHT: Final = 1_000_000
-MAX_LOAD: Final = 1e9
+MAX_LOAD_TEXT: Final = "1e9"
+MAX_LOAD: Final = float(MAX_LOAD_TEXT)
 """What is beyond these is refused by the API, and with it the whole heartbeat."""
 
 
@@ -155,7 +156,7 @@ def _checked_function(load: Callable[[], float] | None) -> Callable[[], float] |
     if inspect.iscoroutinefunction(load):
         raise ValueError("load must be a plain function: it is called before each heartbeat")
     if load is not None and not callable(load):
-        raise ValueError(f"load {load!r}: write a function that returns a number from 0 to {MAX_LOAD:g}")
+        raise ValueError(f"load {load!r}: write a function that returns a number from 0 to {MAX_LOAD_TEXT}")
     return load
 
 
@@ -165,7 +166,7 @@ def _checked_load(load: float) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number <= MAX_LOAD:  # NaN is not, either
-        raise _WrongLoadError(f"load returned {load!r} instead of a number from 0 to {MAX_LOAD:g}")
+        raise _WrongLoadError(f"load returned {load!r} instead of a number from 0 to {MAX_LOAD_TEXT}")
     return number
 
 
