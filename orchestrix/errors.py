@@ -77,5 +77,13 @@ class ConflictError(OrchestrixError):
     """A concurrent update was committed first: read again, then decide."""
 
 
+class RefusedAction(ConflictError):
+    """What is asked for does not fit the state; `allowed` are the actions that do."""
+
+    def __init__(self, message: str, *allowed: str) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
 class StaleTermError(ConflictError):
     """A leader wrote after a newer term had begun: nothing was written, and this node is no longer the leader."""

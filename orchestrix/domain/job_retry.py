@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from orchestrix.domain.jobs import CANCELLED, FAILED, PENDING, SUCCEEDED, TIMED_OUT, JobRow
-from orchestrix.errors import ConflictError
+from orchestrix.domain.jobs import CANCELLED, FAILED, PENDING, TIMED_OUT, JobRow
+from orchestrix.errors import RefusedAction
 
 RETRYABLE: Final = (FAILED, TIMED_OUT, CANCELLED)
 QUEUE_DELETION_GRACE: Final = timedelta(seconds=2)
@@ -17,15 +18,17 @@ QUEUE_DELETION_GRACE: Final = timedelta(seconds=2)
 def retried(job: JobRow, now: datetime) -> JobRow:
     """The job waits for another attempt, and has all its `retries` again; attempts are counted on.
 
-    Asking again before that attempt is dispatched changes nothing. Raises `ConflictError` for a job in another state,
+    Asking again before that attempt is dispatched changes nothing. Raises `RefusedAction` for a job in another state,
     and for a step of a saga.
     """
     if job.saga is not None:
-        raise ConflictError(f"the job is a step of a saga, which decides what follows: {saga_retry(job)}")
+        sentence = f"the job is a step of a saga, which decides what follows: {saga_retry(job)}"
+        raise RefusedAction(sentence, *_instead(job)[1:])
     if is_retried(job):
         return job
     if job.state not in RETRYABLE:
-        raise ConflictError(f"the job is {job.state}; {_instead(job)}")
+        sentence, *allowed = _instead(job)
+        raise RefusedAction(f"the job is {job.state}; {sentence}", *allowed)
     return replace(
         job,
         version=job.version + 1,
@@ -55,9 +58,10 @@ def saga_retry(job: JobRow) -> str:
     return f"retry the saga with `orchestrix {verb} {job.instance_id}`"
 
 
-def _instead(job: JobRow) -> str:
-    if job.state == SUCCEEDED:
-        return "submit another one to do the work again"
+def _instead(job: JobRow) -> Sequence[str]:
+    """What to do, and then the actions that fit."""
+    if job.ended:
+        return ["submit another one to do the work again"]
     if job.state == PENDING:
-        return "its next attempt begins by itself"
-    return "wait for its end, or cancel it first"
+        return ["its next attempt begins by itself", "cancel"]
+    return ["wait for its end, or cancel it first", "cancel"]

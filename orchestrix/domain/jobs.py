@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from orchestrix.domain.job_retry_delays import requested_delay, retry_delay
-from orchestrix.errors import ConflictError
+from orchestrix.errors import RefusedAction
 
 PENDING: Final = "PENDING"
 DISPATCHED: Final = "DISPATCHED"
@@ -270,12 +270,13 @@ def ended(job: JobRow, ending: AttemptEnding, now: datetime, jitter: float) -> J
 def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
     """The job is to end. A worker that works on it must receive that and report its end first.
 
-    Asking again changes nothing. Raises `ConflictError` for a job that has ended otherwise.
+    Asking again changes nothing. Raises `RefusedAction` for a job that has ended otherwise.
     """
     if job.state == CANCELLED or (job.state == RUNNING and job.cancel_reason is not None):
         return JobTransition(job, stop=job.history_id if job.state == RUNNING else None)
     if job.ended:
-        raise ConflictError(f"the job has already ended ({job.state})")
+        retry = ("retry",) if job.state != SUCCEEDED and job.saga is None else ()
+        raise RefusedAction(f"the job has already ended ({job.state})", *retry)
     asked = replace(job, cancel_reason=reason)
     if job.state == RUNNING:
         return JobTransition(_changed(asked, now), stop=job.history_id)

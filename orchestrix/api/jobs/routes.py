@@ -42,7 +42,7 @@ from orchestrix.domain.job_retry import is_retried
 from orchestrix.domain.jobs import DISPATCHED, JobRow
 from orchestrix.engine.broker_status import COUNT_TTL_S
 from orchestrix.engine.explain.job_state import JobStateFacts, explain
-from orchestrix.errors import ConflictError
+from orchestrix.errors import RefusedAction
 from orchestrix.jobs.cancellation import CANCEL
 from orchestrix.jobs.retry import RETRY
 from orchestrix.jobs.submission import JobRequest
@@ -60,7 +60,9 @@ ONE: Final = "/jobs/{job}"
 
 
 def _refusal(error: Exception, wanted: object) -> Problem | None:
-    return Problem("illegal_transition", as_sentence(error)) if isinstance(error, ConflictError) else None
+    if isinstance(error, RefusedAction):
+        return Problem("illegal_transition", as_sentence(error), allowed=list(error.allowed))
+    return None
 
 
 operations = Operations("jobs", refusal=_refusal)
