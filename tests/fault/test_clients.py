@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from orchestrix.bootstrap.cluster import POOL_SIZE
 from tests.fault.world import NO_GIT, World
 from tests.support import eventually
 
@@ -68,12 +69,14 @@ def _request(name: str) -> bytes:
 
 
 async def _idle(world: World) -> bool:
-    """Both processes keep no more connections than their pools hold, and none in a transaction."""
+    """Both processes keep no more connections than their pools hold, of which the node has a second one for the cluster,
+    and none in a transaction.
+    """
     rows = await world.sql(
         "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
     states = [row[0] for row in rows]
-    return len(states) <= 2 * POOL and "idle in transaction" not in states
+    return len(states) <= 2 * POOL + POOL_SIZE and "idle in transaction" not in states
 
 
 def _rss(pid: int) -> int:
