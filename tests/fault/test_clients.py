@@ -69,8 +69,8 @@ def _request(name: str) -> bytes:
 
 
 async def _idle(world: World) -> bool:
-    """Both processes keep no more connections than their pools hold, of which the node has a second one for the cluster,
-    and none in a transaction.
+    """Both processes keep no more connections than their pools hold, and none in a transaction. The node has a second
+    pool, for the cluster.
     """
     rows = await world.sql(
         "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
