@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,8 @@ SENTENCES: Final = frozenset({"REASON", "WHY", "ERROR", "WAITING FOR", "DETAIL"}
 SENTENCE_COLUMNS = 24
 """Columns of the terminal that a sentence keeps as long as other cells can be cut."""
 SHORT_COLUMNS = 10
-"""Columns of the terminal up to which a cell is cut last: an age, a number, a state."""
+"""Columns of the terminal up to which a cell is cut last, as are states: an age, a number."""
+_STATE: Final = re.compile(r"[A-Z][A-Z0-9_]*|-")
 NARROWEST = 6
 """Columns of the terminal that a cell keeps however narrow that is."""
 _STATE_COLOURS = {
@@ -94,17 +96,18 @@ def cell(value: Any) -> str:
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | None = None) -> str:
     """Columns two spaces apart, numbers as they come, states in colour.
 
-    What is wider than so many `columns` of the terminal is cut: long sentences first, then the widest cells, then the
-    rest of the sentences; the first column is whole.
+    What is wider than so many `columns` of the terminal is cut: long sentences first, then long cells but states, then
+    the rest of the sentences, and then all others; the first column is whole.
     """
     lines = [list(headers), *([cell(value) for value in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(headers))]
     if columns is not None:
         room = columns - GAP * (len(widths) - 1)
         sentences = [place for place, head in enumerate(headers) if place and head in SENTENCES]
-        others = [place for place, wide in enumerate(widths) if place not in (0, *sentences) and wide > SHORT_COLUMNS]
+        states = [place for place in range(len(headers)) if all(_STATE.fullmatch(line[place]) for line in lines[1:])]
+        others = [place for place in range(1, len(widths)) if place not in (*sentences, *states)]
         _narrow(widths, room, sentences, SENTENCE_COLUMNS)
-        _narrow(widths, room, others)
+        _narrow(widths, room, others, SHORT_COLUMNS)
         _narrow(widths, room, sentences)
         _narrow(widths, room, range(1, len(widths)))
         lines = [[_cut(text, wide) for text, wide in zip(line, widths, strict=True)] for line in lines]
