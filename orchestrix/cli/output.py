@@ -96,8 +96,8 @@ def cell(value: Any) -> str:
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | None = None) -> str:
     """Columns two spaces apart, numbers as they come, states in colour.
 
-    What is wider than so many `columns` of the terminal is cut: long sentences first, then long cells but states, then
-    the rest of the sentences, and then all others; the first column is whole.
+    What is wider than so many `columns` of the terminal is cut: sentences and other long cells in turn, but states and
+    short ones only where that is not enough; the first column is whole.
     """
     lines = [list(headers), *([cell(value) for value in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(headers))]
@@ -105,9 +105,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | 
         room = columns - GAP * (len(widths) - 1)
         sentences = [place for place, head in enumerate(headers) if place and head in SENTENCES]
         states = [place for place in range(len(headers)) if all(_STATE.fullmatch(line[place]) for line in lines[1:])]
-        others = [place for place in range(1, len(widths)) if place not in (*sentences, *states)]
+        others = [
+            place for place, wide in enumerate(widths) if place not in (0, *sentences, *states) and wide > SHORT_COLUMNS
+        ]
         _narrow(widths, room, sentences, SENTENCE_COLUMNS)
         _narrow(widths, room, others, SHORT_COLUMNS)
+        _narrow(widths, room, sentences, SENTENCE_COLUMNS * 2 // 3)
+        _narrow(widths, room, others)
         _narrow(widths, room, sentences)
         _narrow(widths, room, range(1, len(widths)))
         lines = [[_cut(text, wide) for text, wide in zip(line, widths, strict=True)] for line in lines]
