@@ -66,19 +66,39 @@ async def test_whoever_takes_a_job_over_says_so_to_the_node_that_gave_it(plant: 
     await checked(plant, [(job, task)])
 
 
+class Commits:
+    """How many commits each node has made, and how many were under way at once at most."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.opened.set()
+        self.of: Counter[str] = Counter()
+        self.under_way = self.most = 0
+
+    def restart(self) -> None:
+        """Counts anew, and lets none begin until `opened` is set."""
+        self.opened.clear()
+        self.of.clear()
+        self.most = 0
+
+
 class Slow:
-    """A database whose commits take their time, as over a long way; each node waits for its own alone.
+    """A node's database whose commits take their time, as over a long way; each node waits for its own alone."""
 
-    None begins before `opened` is set.
-    """
-
-    def __init__(self, database: Database, opened: asyncio.Event) -> None:
-        self._database, self._opened = database, opened
+    def __init__(self, database: Database, node: str, commits: Commits) -> None:
+        self._database, self._node, self._commits = database, node, commits
 
     async def run(self, work: Callable[[Transaction], Awaitable[Any]]) -> Any:
-        await self._opened.wait()
-        await asyncio.sleep(COMMIT)
-        return await self._database.run(work)
+        commits = self._commits
+        await commits.opened.wait()
+        commits.of[self._node] += 1
+        commits.under_way += 1
+        commits.most = max(commits.most, commits.under_way)
+        try:
+            await asyncio.sleep(COMMIT)
+            return await self._database.run(work)
+        finally:
+            commits.under_way -= 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
@@ -89,32 +109,31 @@ async def test_more_nodes_carry_more(plant: Plant, monkeypatch: pytest.MonkeyPat
     """A node writes one batch after the other, so it has a limit; others have limits of their own."""
     monkeypatch.setattr(events, "MESSAGES_PER_TRANSACTION", 10)
     nodes: list[Node] = []
-    opened = asyncio.Event()
-    opened.set()
-    took: dict[int, float] = {}
+    commits = Commits()
+    longest: dict[int, int] = {}
     for size in (1, 3):
         while len(nodes) < size:
             nodes.append(await plant.node(f"n{len(nodes)}", leads=not nodes, tuned=CALM, cluster=LAZY))
-            nodes[-1].jobs.events._database = Slow(plant.database, opened)  # type: ignore[assignment]
-        took[size] = await _written(plant, f"w-{size}", opened)
-    assert took[3] < 0.7 * took[1], took
+            slow = Slow(plant.database, nodes[-1].name, commits)
+            nodes[-1].jobs.events._database = slow  # type: ignore[assignment]
+        longest[size] = await _written(plant, f"w-{size}", commits)
+        assert commits.most == size, "each node makes one after the other, and does not wait for the others"
+    assert longest[3] < 0.7 * longest[1], longest
 
 
-async def _written(plant: Plant, name: str, opened: asyncio.Event) -> float:
-    """In how many seconds all that workers have said is in the database, when nothing of it was so far."""
+async def _written(plant: Plant, name: str, commits: Commits) -> int:
+    """How many commits one node makes, the one with most, until all that workers have said is in the database."""
     hand = await plant.worker(name)
     pairs = await started(plant, hand, CARRIED)
-    opened.clear()
+    commits.restart()
     await asyncio.gather(*(task.log(*(f"line {n}" for n in range(LINES))) for _, task in pairs))
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    opened.set()
+    commits.opened.set()
 
     async def all_there() -> bool:
         return [len(await plant.logs(job)) for job, _ in pairs] == [LINES] * CARRIED
 
     await eventually(all_there, deadline=30, every=0.02)
-    needed = loop.time() - began
+    needed = max(commits.of.values())
     await hand.rest()
     await asyncio.gather(*(task.succeed() for _, task in pairs))
     for job, _ in pairs:
