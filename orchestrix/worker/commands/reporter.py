@@ -84,7 +84,11 @@ class CommandReporter:
     async def round(self) -> None:
         """Publishes what is queued, once."""
         if not self._waiting:
+            # No report needs the broker, so none may keep the worker paused: no other would ever come.
+            await self._outage.over(KEY)
             await self._wake.wait(None)
+            if not self._waiting:
+                return  # woken by one that the last round has sent
         await self._reachable()
         reports = list(self._waiting)[:BATCH_LIMIT]
         if not reports:

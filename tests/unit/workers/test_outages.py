@@ -6,12 +6,18 @@ import asyncio
 import hashlib
 import json
 import logging
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from orchestrix import Command, Context
-from orchestrix.broker.port import Outcome, Outgoing, Published
+from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing, Published, Topology
 from orchestrix.errors import OutcomeUnknown, Unavailable
+from orchestrix.worker.backpressure import Backpressure
+from orchestrix.worker.commands.in_flight import InFlightCommands
+from orchestrix.worker.commands.reporter import CommandReport, CommandReporter
+from tests.fakes.broker import FakeBroker
 from tests.fakes.time import Shifted
 from tests.support import eventually
 
@@ -299,3 +305,53 @@ async def test_a_joined_copy_is_acknowledged_only_with_its_event(rig: Rig) -> No
     rig.broker.blocked = None
     await rig.settled()
     assert len(rig.bodies()) == 1
+
+
+async def test_a_broker_that_is_lost_when_nothing_is_left_to_report_pauses_nothing_for_ever() -> None:
+    """The reporter is woken by a report that its last round has sent, and finds the broker blocked."""
+
+    class Pausable:
+        paused = False
+
+        async def pause(self) -> None:
+            self.paused = True
+
+        async def resume(self) -> None:
+            self.paused = False
+
+    def report(number: int) -> CommandReport:
+        return CommandReport(Outgoing("x", "evt.x", b"{}", f"m-{number}"), "dead")
+
+    broker, consumer = FakeBroker(), Pausable()
+    outage = Backpressure(cast(Consumer, consumer))
+    in_flight = cast(InFlightCommands, SimpleNamespace(counts=SimpleNamespace(dead=0)))
+    reporter = CommandReporter(cast(Broker, broker), in_flight, outage, Topology)
+    first, second = report(1), report(2)
+
+    def judge(message: Outgoing) -> Published:
+        if message is first.outgoing:
+            reporter.add(second)
+        else:
+            broker.blocked = "memory"
+        return CONFIRMED
+
+    async def rounds() -> None:
+        while True:
+            await reporter.round()
+
+    broker.judge = judge
+    reporter.add(first)
+    running = asyncio.create_task(rounds())
+    try:
+        await eventually(lambda: broker.blocked, deadline=5.0)
+        await reporter.drained()
+        for _ in range(20):  # the next round begins
+            await asyncio.sleep(0)
+        broker.blocked, broker.judge = None, None
+        await eventually(lambda: not (outage.current or consumer.paused), deadline=5.0)
+        reporter.add(report(3))
+        await reporter.drained()
+        assert (outage.current, consumer.paused) == (False, False)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
