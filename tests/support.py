@@ -13,8 +13,6 @@ from tests.servers.ports import free_port
 __all__ = ["eventually", "eventually_sync", "free_port", "holds", "stand_still"]
 
 T = TypeVar("T")
-SOON = 1 / 16
-"""The part of `every` after which `eventually` asks again at first: most of what tests wait for takes a millisecond."""
 
 
 @overload
@@ -32,11 +30,10 @@ async def eventually(
 ) -> object:
     """The first true answer of `condition`, which may be a coroutine function.
 
-    `deadline` and `every` are seconds on the running loop's clock, so that virtual time works; the first questions come
-    sooner. A condition that raises AssertionError counts as not yet true. Raises AssertionError with `message` and the
-    last answer at the deadline.
+    `deadline` and `every` are seconds on the running loop's clock, so that virtual time works. A condition that raises
+    AssertionError counts as not yet true. Raises AssertionError with `message` and the last answer at the deadline.
     """
-    loop, pause = asyncio.get_running_loop(), every * SOON
+    loop = asyncio.get_running_loop()
     end = loop.time() + deadline
     last: object = "no answer yet"
     while True:
@@ -53,8 +50,7 @@ async def eventually(
                 raise  # the condition's own
         if loop.time() >= end:
             raise AssertionError(_too_late(condition, deadline, message, last))
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, every)
+        await asyncio.sleep(every)
 
 
 async def holds(condition: Callable[[], object], *, during: float, every: float = 0.02, message: str = "") -> None:
@@ -70,7 +66,7 @@ async def holds(condition: Callable[[], object], *, during: float, every: float 
 
 def eventually_sync(condition: Callable[[], T], *, deadline: float, every: float = 0.02, message: str = "") -> T:
     """`eventually` for tests and fixtures without an event loop."""
-    end, pause = time.monotonic() + deadline, every * SOON
+    end = time.monotonic() + deadline
     while True:
         last: object
         try:
@@ -81,8 +77,7 @@ def eventually_sync(condition: Callable[[], T], *, deadline: float, every: float
             last = error
         if time.monotonic() >= end:
             raise AssertionError(_too_late(condition, deadline, message, last))
-        time.sleep(pause)
-        pause = min(2 * pause, every)
+        time.sleep(every)
 
 
 def _too_late(condition: Callable[[], object], deadline: float, message: str, last: object) -> str:

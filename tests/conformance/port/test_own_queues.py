@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from orchestrix.broker.amqp.broker import AmqpBroker
-from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.port import Delivery, Outcome, Outgoing
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
 from orchestrix.clock import uuid7
 from tests.conformance.port.rig import Rig, outcomes, take
@@ -81,8 +81,13 @@ async def test_it_begins_with_its_whole_prefetch(rig: Rig) -> None:
 async def test_the_next_in_line_gets_what_the_first_has_not_finished(rig: Rig) -> None:
     first, second = await rig.up(), await rig.up()
     reader = await first.consume([STATUS, LOGS], 20, own_topology=OWN)
-    await eventually(lambda: is_there(second, LOGS), deadline=5)
-    await first.publish(sent(STATUS, *range(10)))
+
+    async def is_read() -> bool:
+        """A quorum queue that was just declared is there, and may still lose what is published to it."""
+        return [await second.message_count(queue) for queue in (STATUS, LOGS)] == [(0, 1)] * 2
+
+    await eventually(is_read, deadline=5)
+    assert outcomes(await first.publish(sent(STATUS, *range(10)))) == [Outcome.CONFIRMED] * 10
     taken = await take(reader, 10, acknowledge=False)
     await reader.acknowledge(taken[:4])
     successor = await second.consume([STATUS, LOGS], 20, own_topology=OWN)
