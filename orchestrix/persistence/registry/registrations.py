@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -164,16 +166,16 @@ async def lock(tx: Transaction, executor: Executor, at: datetime) -> RegisteredE
 
 
 async def delete_rows(tx: Transaction, executors: Collection[Executor]) -> None:
-    """Deletes the rows of these executors."""
-    for one in sorted(executors):
-        await tx.execute(delete(job_registry).where(*_is(one)))
+    """Deletes the rows of these executors, in one statement for each app."""
+    for condition in _of_each_app(tx, executors):
+        await tx.execute(delete(job_registry).where(condition))
 
 
 async def set_drained(tx: Transaction, executors: Collection[Executor], at: datetime | None) -> int:
     """Excludes these executors from new jobs, or with None for `at` includes them again; how many there are."""
     changed = 0
-    for one in sorted(executors):
-        changed += (await tx.execute(update(job_registry).where(*_is(one)).values(drained_at=at))).rowcount
+    for condition in _of_each_app(tx, executors):
+        changed += (await tx.execute(update(job_registry).where(condition).values(drained_at=at))).rowcount
     return changed
 
 
@@ -246,6 +248,14 @@ def _query() -> Select[Any]:
         table.state_since,
         table.drained_at,
     ).where(_OURS)
+
+
+def _of_each_app(tx: Transaction, executors: Collection[Executor]) -> Iterator[ColumnElement[bool]]:
+    """For each app the condition that a row is one of its executors."""
+    table = job_registry.c
+    for app, found in groupby(sorted(executors), key=itemgetter(0)):
+        addresses = [address for _, address in found]
+        yield and_(_OURS, table.registry_key == app, tx.dialect.among(table.registry_value, addresses))
 
 
 def _is(executor: Executor) -> ColumnElement[bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -260,3 +261,23 @@ async def test_where_nodes_listen(database: Database) -> None:
         assert await listeners.living(tx, now - 90 * SECOND) == {("10.0.0.1", 8080), ("::1", 8080)}
         await listeners.prune(tx, now + 91 * SECOND, 90 * SECOND)
         assert await listeners.living(tx, now - 900 * SECOND) == set()
+
+
+async def test_many_are_removed_and_drained_in_one_statement_for_each_app(database: Database) -> None:
+    executors = [(app, f"http://10.0.2.{place}:9999") for app in ("billing", "shop") for place in range(50)]
+    await beat(database, *(Heartbeat(app, address) for app, address in executors))
+    sent: list[object] = []
+    async with database.begin() as tx:
+        execute = tx.execute
+
+        async def counted(statement: Any, parameters: Any = None) -> Any:
+            sent.append(statement)
+            return await execute(statement, parameters)
+
+        tx.execute = counted  # type: ignore[method-assign]
+        assert await registrations.set_drained(tx, executors[10:], database.now()) == 90
+        await registrations.delete_rows(tx, executors[:75])
+    assert len(sent) == 4
+    left = await registered(database)
+    assert [(one.app, one.address) for one in left] == sorted(executors[75:])
+    assert all(one.drained_at is not None for one in left)
