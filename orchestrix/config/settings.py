@@ -25,6 +25,7 @@ from orchestrix.config.groups import (
     listed,
 )
 from orchestrix.config.registry import RegistrySettings
+from orchestrix.config.telemetry import TracesSettings, UiSettings
 from orchestrix.errors import ConfigError
 
 __all__ = [
@@ -84,7 +85,6 @@ MODULES: Final = ("sagas", "workers", "resources")
 ADDING: Final = ("sagas", "workers")
 """Those to whose modules in the file the environment adds."""
 
-
 _DRIVERS: Final = {
     "postgresql": "postgresql+asyncpg",
     "postgres": "postgresql+asyncpg",
@@ -123,6 +123,8 @@ class Settings(SettingsGroup):
     cluster: ClusterSettings = ClusterSettings()
     jobs: JobsSettings = JobsSettings()
     registry: RegistrySettings = RegistrySettings()
+    traces: TracesSettings = TracesSettings()
+    ui: UiSettings = UiSettings()
     origin: Origin = Field(default=Origin(), exclude=True, repr=False)
 
     @field_validator("sagas", "workers", "resources", mode="before")

@@ -48,9 +48,8 @@ class JobRow:
     `retries`. `seq` is that of the last status that was applied. `wake_at` is when it is due while it is PENDING, and
     when it times out while a worker has it. `channels` says whether its queues at the broker may exist: from the
     first dispatch until they were deleted. `owner` is the node that consumes them, since `taken_at`; each new owner
-    raises `owner_epoch`.
-    `traceparent` and `tracestate` are the trace of the request for it; `log_lines` and `log_bytes` are what is kept of
-    its log, `log_cut` that it was longer.
+    raises `owner_epoch`. `traceparent` and `tracestate` are the trace of the request for it, `trace_head` the span from
+    which its next part follows; `log_lines` and `log_bytes` are what is kept of its log, `log_cut` that it was longer.
     """
 
     id: str
@@ -97,6 +96,7 @@ class JobRow:
     step: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    trace_head: str | None = None
     log_lines: int = 0
     log_bytes: int = 0
     log_cut: int = 0

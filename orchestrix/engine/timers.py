@@ -267,7 +267,14 @@ def _timer_update(instance: Instance, at: datetime) -> TimerUpdate:
     reason = instance.wake_reason
     assert reason is not None, "only what has a wake-up is woken"
     return TimerUpdate(
-        instance.id, instance.version, at, reason, instance.wait_ms, instance.sent_at, instance.hindered_by
+        instance.id,
+        instance.version,
+        at,
+        reason,
+        instance.wait_ms,
+        instance.sent_at,
+        instance.hindered_by,
+        instance.trace_head,
     )
 
 

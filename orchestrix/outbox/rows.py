@@ -24,6 +24,7 @@ Their `n` says how often the dead letter has been redriven.
 
 def row_for(instance: Instance, command: Command) -> OutboxRow:
     """The outbox row of `command`. Its id is the message's id: every copy of the command carries the same."""
+    traceparent, tracestate = instance.trace
     return OutboxRow(
         id=command.id,
         saga=instance.saga,
@@ -35,8 +36,8 @@ def row_for(instance: Instance, command: Command) -> OutboxRow:
         type=command.type,
         correlation_id=command.correlation_id,
         body=command.body(),
-        traceparent=instance.traceparent,
-        tracestate=instance.tracestate,
+        traceparent=traceparent,
+        tracestate=tracestate,
         timeout_ms=command.timeout_ms,
         topology=None,
         created_at=instance.updated_at,

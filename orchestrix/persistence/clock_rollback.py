@@ -123,7 +123,16 @@ async def _wake_ups(pair: SagaTables, tx: Transaction, after: int) -> _Part:
         at = believed(one.wake_at, now, max(timedelta(milliseconds=one.wait_ms), _SHORT))
         if at != one.wake_at and (one.wait_ms or one.wake_reason in (RETRY, JOB)):
             rows.append(
-                TimerUpdate(one.id, one.version, at, one.wake_reason, one.wait_ms, one.sent_at, one.hindered_by)
+                TimerUpdate(
+                    one.id,
+                    one.version,
+                    at,
+                    one.wake_reason,
+                    one.wait_ms,
+                    one.sent_at,
+                    one.hindered_by,
+                    one.trace_head,
+                )
             )
     await instances.update_timers(tx, pair, rows)
     if sent := [one.id for one in found if one.sent_at is not None and one.sent_at > now + CLOCK_TOLERANCE]:

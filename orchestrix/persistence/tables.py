@@ -349,6 +349,7 @@ jobs = _table(
     Column("step", String(100)),
     Column("traceparent", String(64)),
     Column("tracestate", String(512)),
+    Column("trace_head", String(64)),
     Column("log_lines", BigInteger, nullable=False, server_default="0"),
     Column("log_bytes", BigInteger, nullable=False, server_default="0"),
     Column("log_cut", Integer, nullable=False, server_default="0"),

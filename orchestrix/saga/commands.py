@@ -23,11 +23,14 @@ LAST_JOB_POLL_MARGIN: Final = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True)
 class TransitionInputs:
-    """The inputs of a pure transition: the time, an id for the next command, a random number from [0, 1)."""
+    """The inputs of a pure transition: the time, an id for the next command, a random number from [0, 1), and the
+    `traceparent` of the span that makes it, if there is one.
+    """
 
     now: datetime
     command_id: str
     jitter: float = 0.5
+    trace_head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +188,19 @@ def unfrozen(instance: Instance, now: datetime) -> Instance:
 
 def issued(saga: Saga, instance: Instance, inputs: TransitionInputs) -> Instance:
     """`instance` with a first try of the step or compensation of its state and progress, if there is one."""
-    progress = replace(instance.progress, sent=(), unanswered=False, held=None, until=None)
+    progress = replace(instance.progress, sent=(), unanswered=False, held=None, until=None, retry_of=None)
     if progress.migration is not None and migrates_until(instance, inputs.now) is None:
         progress = replace(progress, migration=None)
     instance = replace(instance, progress=progress, tries=1)
     here = pending_command(saga, instance)
     if here is None:
         return without_timer(instance)
-    instance = replace(instance, command_id=inputs.command_id, attempt=progress.attempts.get(here.key, 0) + 1)
+    instance = replace(
+        instance,
+        command_id=inputs.command_id,
+        attempt=progress.attempts.get(here.key, 0) + 1,
+        trace_head=inputs.trace_head or instance.trace_head,
+    )
     if instance.blocker == PAUSED:
         return armed(instance, UNSENT, here.wait, inputs.now)
     if progress.migration is not None:

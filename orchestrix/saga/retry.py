@@ -170,8 +170,12 @@ def _retry(
         sent=(*instance.progress.sent, *former),
         unanswered=instance.progress.unanswered or not failure.leaves_nothing,
         error=failure.history_text,
+        retry_of=instance.trace_head,
     )
-    instance = replace(instance, command_id=inputs.command_id, attempt=attempt, tries=instance.tries + 1)
+    head = inputs.trace_head or instance.trace_head
+    instance = replace(
+        instance, command_id=inputs.command_id, attempt=attempt, tries=instance.tries + 1, trace_head=head
+    )
     return sending(saga, retrying(instance, min(wait, MAX_RETRY_AFTER), inputs.now), [row])
 
 

@@ -45,7 +45,8 @@ class InstanceProgress:
     `passed_over` are steps behind this run's state that have not run: a migration to another version skipped them.
     `named` has the first names of steps that were sent before another version of the saga renamed them: their effect
     keys keep them. `migration` says until when (`until`) the next command waits for a migration to another version;
-    where it waits so, `due` is when it was to be sent. Both in ISO 8601.
+    where it waits so, `due` is when it was to be sent. Both in ISO 8601. `retry_of` is the `trace_head` from which the
+    try before the pending one was sent.
     """
 
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class InstanceProgress:
     named: Mapping[str, str] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()
     migration: Mapping[str, str] | None = None
+    retry_of: str | None = None
 
     def to_json(self) -> dict[str, Any] | None:
         """What is stored: the fields that are set; None if none is."""
@@ -98,7 +100,8 @@ class Instance:
     run's own time. `begun_id` is the last command that is known to have begun, at `begun_at`; `sent_at` is when the
     pending command was sent, where its wake-up does not imply it any more. `hindered_by` is why its worker cannot
     continue, as far as that was recorded: `unsent`, `broker_down`, `no_consumer` or `backlog`. `installation` is the id
-    that its effect keys begin with; empty for one that is older than that id.
+    that its effect keys begin with; empty for one that is older than that id. `traceparent` is the root of its trace;
+    `trace_head` is the span that has issued the pending command, or will send it: its next part of the trace.
     """
 
     id: int
@@ -126,6 +129,7 @@ class Instance:
     sent_at: datetime | None = None
     hindered_by: str | None = None
     begun_at: datetime | None = None
+    trace_head: str | None = None
     progress: InstanceProgress = NO_PROGRESS
     installation: str = field(default="", compare=False)
 
@@ -153,6 +157,13 @@ class Instance:
         if self.wake_reason == DEADLINE and self.wait_ms:
             return self.wake_at - timedelta(milliseconds=self.wait_ms)
         return None
+
+    @property
+    def trace(self) -> tuple[str | None, str | None]:
+        """`traceparent` and `tracestate` of what it sends: that of its root holds for the root's trace alone."""
+        if self.trace_head is None or self.traceparent is None:
+            return self.trace_head or self.traceparent, None if self.traceparent is None else self.tracestate
+        return self.trace_head, self.tracestate if self.trace_head[3:35] == self.traceparent[3:35] else None
 
     @property
     def given(self) -> datetime | None:

@@ -90,6 +90,7 @@ def start(saga: Saga, asked: SagaStart, command_id: str, now: datetime, installa
         updated_at=now,
         traceparent=asked.traceparent,
         tracestate=asked.tracestate,
+        trace_head=asked.traceparent,
         deadline_at=deadline,
         installation=installation,
     )

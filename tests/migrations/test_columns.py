@@ -101,7 +101,7 @@ async def fill(tx: Transaction, id: int, run: Run) -> None:
 def instance_values(pair: SagaTables, id: int, one: Instance) -> dict[str, Any]:
     """The columns of an instance that the release before knew."""
     names = {"key": f"{one.key}-{id}", "saga": one.saga} if pair.saga is None else {"app_name": f"{one.key}-{id}"}
-    skipped = {"id", "key", "saga", "progress", "data", "installation", "hindered_by", "begun_at"}
+    skipped = {"id", "key", "saga", "progress", "data", "installation", "hindered_by", "begun_at", "trace_head"}
     fields = {name: getattr(one, name) for name in Instance.__slots__ if name not in skipped}
     progress = None if one.progress is NO_PROGRESS else one.progress.to_json()
     return {"id": id, **names, **fields, "data": dict(one.data), "progress": progress}

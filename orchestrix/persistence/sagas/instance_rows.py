@@ -39,6 +39,7 @@ _COMMON: Final = (
     "sent_at",
     "hindered_by",
     "begun_at",
+    "trace_head",
     "progress",
 )
 _MOVING: Final = (
@@ -54,6 +55,7 @@ _MOVING: Final = (
     "tries",
     "deadline_at",
     "hindered_by",
+    "trace_head",
 )
 _JSON: Final = ("data", "progress")
 _LATER: Final = ("begun_id", "sent_at", "hindered_by", "begun_at")
@@ -110,7 +112,7 @@ def timer_update(pair: SagaTables) -> BulkUpdate:
     return BulkUpdate(
         pair.instances,
         match=("id", "version"),
-        change=("wake_at", "wake_reason", "wait_ms", "sent_at", "hindered_by"),
+        change=("wake_at", "wake_reason", "wait_ms", "sent_at", "hindered_by", "trace_head"),
         guard=f"{_LIVE} AND blocker IS NULL",
     )
 

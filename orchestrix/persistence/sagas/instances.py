@@ -87,6 +87,7 @@ class TimerUpdate:
     wait_ms: int
     sent_at: datetime | None = None
     hindered_by: str | None = None
+    trace_head: str | None = None
 
 
 async def insert(tx: Transaction, pair: SagaTables, started: Sequence[SagaTransition]) -> list[int | None]:
@@ -168,7 +169,7 @@ def changes(pair: SagaTables, changed: Sequence[tuple[int, Instance]]) -> tuple[
 async def update_timers(tx: Transaction, pair: SagaTables, rows: Sequence[TimerUpdate]) -> None:
     """Sets other wake-up times where the version is unchanged and the engine still acts by itself."""
     values = [
-        (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms, row.sent_at, row.hindered_by)
+        (row.id, row.version, row.wake_at, row.wake_reason, row.wait_ms, row.sent_at, row.hindered_by, row.trace_head)
         for row in sorted(rows, key=lambda row: row.id)
     ]
     if values:

@@ -48,6 +48,7 @@ def instance_columns() -> list[Column[Any]]:
         Column("sent_at", UtcTime),
         Column("hindered_by", String(20)),
         Column("begun_at", UtcTime),
+        Column("trace_head", String(64)),
     ]
 
 

@@ -94,6 +94,7 @@ def test_start_gives_a_first_state_a_history_row_and_a_command() -> None:
         updated_at=NOW,
         traceparent="00-1-2-01",
         tracestate="a=b",
+        trace_head="00-1-2-01",
     )
     created = StateChange(1, None, "APP_INITIATED", "created", "ada", CORRELATION, None, FIRST, NOW, "created")
     assert result.history == (created,)

@@ -1,0 +1,139 @@
+"""Messaging spans: publishing, processing and committing messages, by OpenTelemetry's conventions for RabbitMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.telemetry import conventions as names
+from orchestrix.telemetry import tracing
+from orchestrix.telemetry.trace_context import TraceContext, span_id_for
+from orchestrix.telemetry.tracing import Attributes, Span, SpanKind, SpanLink, Value
+
+PUBLISH: Final = "publish"
+PROCESS: Final = "process"
+SEND_TYPE: Final = "send"
+
+
+def saga_attributes(saga: str, instance_id: int, correlation_id: str) -> dict[str, Value]:
+    """What every span of a saga has."""
+    return {names.SAGA_NAME: saga, names.SAGA_ID: instance_id, names.CORRELATION_ID: correlation_id}
+
+
+def begin_publish(
+    exchange: str,
+    routing_key: str,
+    message_id: str,
+    made_by: TraceContext | None,
+    *,
+    made_at: datetime | None = None,
+    again: bool = False,
+    template: str | None = None,
+    attributes: Attributes | None = None,
+) -> Span:
+    """The span of publishing one message, a child of the span that made it; `made_at` is when that was.
+
+    The first one has the id of `trace_context.published_context`; one that is published `again` links to that. A name
+    with an id in it needs a `template`, which stands for it in the span's name.
+    """
+    if made_by is None or not made_by.sampled or not tracing.enabled():
+        return tracing.begin(PUBLISH, SpanKind.PRODUCER, made_by) if made_by is not None else tracing.NO_SPAN
+    destination = f"{exchange}:{routing_key}" if exchange else routing_key
+    first = span_id_for(message_id)
+    links = []
+    if again and first is not None:
+        parent = made_by.traceparent
+        links = [SpanLink(made_by._replace(traceparent=f"{parent[:36]}{first:016x}{parent[52:]}"), names.LINK_RETRY)]
+    values: dict[str, Value] = {
+        names.MESSAGING_SYSTEM: names.RABBITMQ,
+        names.MESSAGING_OPERATION_NAME: PUBLISH,
+        names.MESSAGING_OPERATION_TYPE: SEND_TYPE,
+        names.MESSAGING_DESTINATION_NAME: destination,
+        names.MESSAGING_ROUTING_KEY: routing_key,
+        names.MESSAGING_MESSAGE_ID: message_id,
+        **(attributes or {}),
+    }
+    if template is not None:
+        values[names.MESSAGING_DESTINATION_TEMPLATE] = template
+    if made_at is not None:
+        values[names.OUTBOX_WAIT_MS] = _milliseconds_since(made_at)
+    return tracing.begin(
+        f"{PUBLISH} {template or destination}",
+        SpanKind.PRODUCER,
+        made_by,
+        links=links,
+        attributes=values,
+        span_id=None if again else first,
+    )
+
+
+def begin_process(
+    exchange: str,
+    routing_key: str,
+    queue: str,
+    published: TraceContext | None,
+    *,
+    message_id: str | None = None,
+    correlation_id: str | None = None,
+    sent_at: float | None = None,
+    redelivered: bool = False,
+    tag: int | None = None,
+    template: str | None = None,
+    attributes: Attributes | None = None,
+) -> Span:
+    """The span of handling one message: a child of the span that published it, which it links to as well.
+
+    `sent_at` is the sender's time (seconds since 1970): a message that waited for longer than
+    `ORCHESTRIX_TRACES__SPLIT_AFTER` begins a new trace that links back. One without a context begins its own trace.
+    """
+    if not tracing.enabled() or (published is not None and not published.sampled):
+        return tracing.NO_SPAN if published is None else tracing.ForwardedContext(published)
+    parts = (exchange, routing_key, "" if queue == routing_key else queue)
+    destination = ":".join(part for part in parts if part)
+    values: dict[str, Value] = {
+        names.MESSAGING_SYSTEM: names.RABBITMQ,
+        names.MESSAGING_OPERATION_NAME: PROCESS,
+        names.MESSAGING_OPERATION_TYPE: PROCESS,
+        names.MESSAGING_DESTINATION_NAME: destination,
+        names.MESSAGING_ROUTING_KEY: routing_key,
+        names.REDELIVERED: redelivered,
+        **(attributes or {}),
+    }
+    optional: dict[str, Value | None] = {
+        names.MESSAGING_MESSAGE_ID: message_id,
+        names.MESSAGING_CONVERSATION_ID: correlation_id,
+        names.MESSAGING_DELIVERY_TAG: tag,
+        names.MESSAGING_DESTINATION_TEMPLATE: template,
+    }
+    values.update((name, value) for name, value in optional.items() if value is not None)
+    sent = None if sent_at is None else datetime.fromtimestamp(sent_at, UTC)
+    if sent is not None:
+        values[names.QUEUE_WAIT_MS] = _milliseconds_since(sent)
+    kind = names.LINK_RETRY if redelivered else names.LINK_MESSAGE
+    return tracing.begin(
+        f"{PROCESS} {template or destination}",
+        SpanKind.CONSUMER,
+        published,
+        links=[] if published is None else [SpanLink(published, kind)],
+        attributes=values,
+        since=sent,
+    )
+
+
+def begin_commit(spans: Sequence[Span]) -> Span:
+    """The span of one commit for all of them: a child of a single one, else the root of a trace that links to each."""
+    kept = [one for one in spans if one.recording and one.context is not None]
+    contexts = [one.context for one in kept if one.context is not None]
+    if not contexts:
+        return tracing.NO_SPAN
+    attributes: dict[str, Value] = {names.MESSAGING_BATCH_SIZE: len(spans)}
+    if len(spans) == 1:
+        return tracing.begin("commit", parent=contexts[0], attributes=attributes)
+    links = [SpanLink(one, names.LINK_BATCH) for one in contexts]
+    return tracing.begin("commit", links=links, attributes=attributes)
+
+
+def _milliseconds_since(then: datetime) -> float:
+    return round(max(0.0, (clock.now() - then).total_seconds() * 1000), 3)
