@@ -24,6 +24,7 @@ from tests.servers.rabbit import RabbitServer
 from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
 from tests.tally import Tally
+from tests.tracing import RecordedSpans, recorded_spans
 
 # Nothing that is imported or collected ever becomes garbage: a look at all of it costs half a second, again and again.
 gc.disable()
@@ -264,3 +265,10 @@ def _sendable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(_sendable, value))
     return value
+
+
+@pytest.fixture
+def spans() -> Iterator[RecordedSpans]:
+    """The spans that the code under test makes; without this fixture it makes none."""
+    with recorded_spans() as recorded:
+        yield recorded

@@ -28,6 +28,7 @@ def begin_publish(
     message_id: str,
     made_by: TraceContext | None,
     *,
+    correlation_id: str | None = None,
     made_at: datetime | None = None,
     again: bool = False,
     template: str | None = None,
@@ -55,6 +56,8 @@ def begin_publish(
         names.MESSAGING_MESSAGE_ID: message_id,
         **(attributes or {}),
     }
+    if correlation_id is not None:
+        values[names.MESSAGING_CONVERSATION_ID] = correlation_id
     if template is not None:
         values[names.MESSAGING_DESTINATION_TEMPLATE] = template
     if made_at is not None:
