@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from orchestrix import clock, crash
+from orchestrix.engine import saga_spans
 from orchestrix.engine.actions import Action, VersionMismatch
 from orchestrix.engine.change_notifier import SagaChangeNotifier
 from orchestrix.engine.job_steps import JobSteps
@@ -27,6 +29,7 @@ from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import TransitionInputs
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
+from orchestrix.telemetry.tracing import Span
 
 
 class SagaControl:
@@ -101,7 +104,11 @@ class SagaControl:
         inputs = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
         acted = act(saga, found, action.ask, inputs)
         if acted.history and not action.dry_run:
+            span = saga_spans.begin_action(action.ask.verb.value, found)
+            acted = _traced(found, acted, span)
             await self._store(tx, pair, found, acted, action.ask)
+            saga_spans.describe(span, found, acted)
+            span.end()
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
             await self._jobs.again(tx, [found], resend=True)  # its dispatch may be lost
         return acted
@@ -134,6 +141,17 @@ class SagaControl:
             await outbox.replace_all(tx, [row_for(now, acted.command)])
         await audit.insert(tx, [_audited(before, now, ask)])
         crash.point("control.before_commit")
+
+
+def _traced(before: Instance, acted: ActionResult, span: Span) -> ActionResult:
+    """`acted`, whose history names the trace of the action; a command that it issues follows from its span."""
+    if span.context is None:
+        return acted
+    instance = acted.instance
+    if acted.command is not None or instance.command_id != before.command_id:
+        instance = replace(instance, trace_head=span.context.traceparent)
+    history = tuple(replace(row, trace_id=span.context.trace_id) for row in acted.history)
+    return replace(acted, instance=instance, history=history)
 
 
 def _audited(before: Instance, after: Instance, ask: ActionRequest) -> AuditRow:

@@ -12,11 +12,12 @@ from typing import NamedTuple, Protocol
 
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState, Outcome, Published, Topology, WantedTopology, topology_now
+from orchestrix.broker.published_spans import end_publish_spans
 from orchestrix.broker.topology import from_json, once_each
 from orchestrix.errors import ConfigError, RetryableError
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.outbox import saga_log
-from orchestrix.outbox.rows import message_of
+from orchestrix.outbox.rows import REDRIVE_OWNER, message_of, publish_span
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.outbox import OutboxRow
@@ -66,11 +67,14 @@ class RefusedRowRule(Protocol):
 
 
 class _Claimed(NamedTuple):
-    """A row that this process may send until `until` (monotonic); `alone` if it may have closed the channel."""
+    """A row that this process may send until `until` (monotonic); `alone` if it may have closed the channel, `again` if
+    it may have been published before.
+    """
 
     until: float
     row: OutboxRow
     alone: bool = False
+    again: bool = False
 
 
 class OutboxRelay:
@@ -150,7 +154,8 @@ class OutboxRelay:
         """Publish these rows, which this node has just committed with a claim of its own."""
         until = clock.monotonic() + self.lease * 0.6
         for row in rows:
-            (self._waiting if row.topology is None else self._declaring).append(_Claimed(until, row))
+            again = row.former_claimer not in (None, REDRIVE_OWNER)
+            (self._waiting if row.topology is None else self._declaring).append(_Claimed(until, row, again=again))
         for queue, wake in ((self._waiting, self._send_wake), (self._declaring, self._declare_wake)):
             while len(queue) > CLAIMED_ROWS_LIMIT:
                 queue.pop()
@@ -220,11 +225,13 @@ class OutboxRelay:
         if not batch:
             return
         self._claimed.update((one.row.id, one.row) for one in batch)
-        messages = [message_of(one.row) for one in batch]
+        spans = [publish_span(one.row, again=one.again) for one in batch]
+        messages = [message_of(one.row, span) for one, span in zip(batch, spans, strict=True)]
         crash.point("outbox.before_publish")
         publishing = self._broker.publish(messages, timeout=CONFIRM_TIMEOUT_S)
         results = await crash.within("outbox.after_publish", publishing)
         crash.point("outbox.after_confirm")
+        end_publish_spans(spans, results)
         for one, result in zip(batch, results, strict=True):
             await self._settle(one, result)
             self._claimed.pop(one.row.id, None)
@@ -252,7 +259,7 @@ class OutboxRelay:
             if one.alone and result.outcome is Outcome.RETURNED:
                 log.warning("no queue is bound for %s on %s yet; retrying", one.row.routing_key, one.row.exchange)
             suspect = one.alone or result.channel_closed or result.outcome is Outcome.RETURNED
-            self._doubtful.append(one._replace(alone=suspect))
+            self._doubtful.append(one._replace(alone=suspect, again=True))
             self._retry_wake.set()
 
     def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:
