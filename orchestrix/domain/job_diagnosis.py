@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix.domain.jobs import (
-    ATTEMPT_OVERDUE,
+    ATTEMPT_TIMED_OUT,
     DISPATCHED,
     PENDING,
     RUNNING,
@@ -64,20 +64,20 @@ class WaitReason:
         return f"{self.cause}: {self.helps}" if self.helps else self.cause
 
 
-def timed_out(job: JobRow) -> AttemptEnding:
+def execution_timeout(job: JobRow) -> AttemptEnding:
     """The ending of an attempt that ran for longer than the job's timeout."""
     if job.timeout_ms is None:
-        return ATTEMPT_OVERDUE
+        return ATTEMPT_TIMED_OUT
     message = f"timed out after {duration(job.timeout_ms / 1000)}"
-    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
+    return replace(ATTEMPT_TIMED_OUT, error={"type": TIMEOUT, "message": message})
 
 
-def overdue(job: JobRow, workers: QueueWorkers) -> AttemptEnding:
+def timeout_ending(job: JobRow, workers: QueueWorkers) -> AttemptEnding:
     """The ending of the attempt whose time is over, given the known workers of its queue."""
     if job.state != DISPATCHED:
-        return timed_out(job)
+        return execution_timeout(job)
     message = f"timed out before a worker started it: {_no_worker(job, workers)}"
-    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
+    return replace(ATTEMPT_TIMED_OUT, error={"type": TIMEOUT, "message": message})
 
 
 def may_wake_leader(job: JobRow) -> bool:

@@ -81,7 +81,7 @@ class StuckSagas:
                 blockers[saga_tables_of(saga.name)][saga.name] = ExternalBlockers(
                     states=self._waiting_for_broker(saga),
                     ids=sorted(known),
-                    overdue=late,
+                    overdue_since=late,
                     unserved_jobs=await _unserved_jobs(connection, saga, self._silent, empty[saga.name]),
                 )
             pages = [
@@ -119,7 +119,7 @@ async def _known(connection: Connection, saga: Saga, silent: float, empty: Colle
     ids = found.union(late if len(late) <= NAMED_INSTANCES_LIMIT else (), () if many else held)
     return ExternalBlockers(
         ids=sorted(ids),
-        overdue=before if len(late) > NAMED_INSTANCES_LIMIT else None,
+        overdue_since=before if len(late) > NAMED_INSTANCES_LIMIT else None,
         unserved_jobs=unserved_jobs if many else None,
     )
 

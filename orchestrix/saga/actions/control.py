@@ -366,7 +366,7 @@ def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, inputs: Tr
 
 
 def _extended(at: datetime | None, by: timedelta, inputs: TransitionInputs) -> datetime:
-    """A deadline that is overdue, or was cancelled, is extended from now."""
+    """A deadline that has passed, or was cancelled, is extended from now."""
     try:
         return (at if at is not None and inputs.now < at < NEVER else inputs.now) + by
     except OverflowError:

@@ -353,7 +353,7 @@ async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plan
     [(job, _)] = await started(plant, hand, 1)
     async with plant.database.begin() as tx:
         found = (await jobs.lock(tx, [job.id]))[job.id]
-        ended = rules.ended(rules.taken(found, "another", tx.now()), rules.ATTEMPT_OVERDUE, tx.now(), 0.5).job
+        ended = rules.ended(rules.taken(found, "another", tx.now()), rules.ATTEMPT_TIMED_OUT, tx.now(), 0.5).job
         await jobs.store(tx, [(found.version, replace(rules.closed(ended, tx.now()), version=found.version + 1))])
     for queue in (status_queue(job.id), logs_queue(job.id)):
         await former.control.delete(queue)

@@ -12,7 +12,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers
 from orchestrix.domain.job_retry import retried
 from orchestrix.domain.jobs import (
-    ATTEMPT_OVERDUE,
+    ATTEMPT_TIMED_OUT,
     HANDING_OFF,
     ORPHAN_PENDING,
     AttemptEnding,
@@ -62,7 +62,7 @@ def failed(retryable: bool = True, **more: Any) -> JobRow:
 
 def timed_out(job: JobRow, message: str) -> JobRow:
     """One whose last attempt has taken too long."""
-    ending: AttemptEnding = replace(ATTEMPT_OVERDUE, error={"type": "Timeout", "message": message})
+    ending: AttemptEnding = replace(ATTEMPT_TIMED_OUT, error={"type": "Timeout", "message": message})
     return rules.ended(job, ending, NOW, 0.5).job
 
 
