@@ -37,7 +37,7 @@ CONFIRM_TIMEOUT_S = 5.0
 """Seconds after which an unconfirmed message is published again, on a path of its own."""
 DELETE_INTERVAL_S = 0.2
 """Seconds for which confirmed rows are gathered, so that at low load not every message costs a transaction more."""
-RESEND_DELAY_S = 0.2
+REPUBLISH_DELAY_S = 0.2
 POLL_INTERVAL_MIN_S, POLL_INTERVAL_MAX_S = 0.02, 5.0
 
 
@@ -114,7 +114,7 @@ class OutboxRelay:
         self._pause = POLL_INTERVAL_MIN_S
         self._loops = [
             Loop("outbox relay", self._send),
-            Loop("outbox relay (retries)", self._send_again),
+            Loop("outbox relay (retries)", self._republish),
             Loop("outbox relay (new queues)", self._send_declaring),
             Loop("outbox scan", self._scan),
             Loop("outbox delete", self._delete),
@@ -180,11 +180,11 @@ class OutboxRelay:
             return
         await self._publish(self._next_batch(self._waiting))
 
-    async def _send_again(self) -> None:
+    async def _republish(self) -> None:
         if not self._doubtful or self._broker.state is not LinkState.UP:
             await self._retry_wake.wait(1.0 if self._doubtful else None)
             return
-        await asyncio.sleep(clock.uniform(RESEND_DELAY_S / 2, RESEND_DELAY_S))
+        await asyncio.sleep(clock.uniform(REPUBLISH_DELAY_S / 2, REPUBLISH_DELAY_S))
         batch = self._next_batch(self._doubtful)
         await self._publish([one for one in batch if not one.alone])
         await self._publish_one_by_one([one for one in batch if one.alone])

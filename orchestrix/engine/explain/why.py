@@ -27,7 +27,7 @@ from orchestrix.persistence.sagas.definition_store import DefinitionReader, Null
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.persistence.sagas.saga_tables import APPS, saga_tables_of
 from orchestrix.quantities import duration
-from orchestrix.saga.actions.control import allowed
+from orchestrix.saga.actions.apply import allowed
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import migration_due

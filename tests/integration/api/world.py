@@ -28,8 +28,8 @@ from orchestrix.config.registry import RegistrySettings
 from orchestrix.config.settings import JobsSettings
 from orchestrix.dead_letters.service import DeadLetterService
 from orchestrix.domain.registry.addresses import AllowList
-from orchestrix.engine.actions import Action, ActionResult
 from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.engine.control import Action, ActionResult
 from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import (
     ExistingSaga,

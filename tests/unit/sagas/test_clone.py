@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from orchestrix import Job, Saga
+from orchestrix.saga.actions.apply import allowed
 from orchestrix.saga.actions.clone import held_clone
-from orchestrix.saga.actions.control import allowed
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.state import CLONED
 from tests.unit.sagas.builders import step

@@ -1,4 +1,4 @@
-"""Control: applies a person's action to a saga instance."""
+"""Action rules: which actions a person may apply to a saga instance now, and what each of them changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class InvalidActionError(InvalidDataError):
         super().__init__([{"loc": (field,), "msg": message}])
 
 
-def act(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
+def apply_action(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     """What `ask` does to `instance`; without history where it is in effect already.
 
     Raises `ActionNotAllowed`, and `InvalidDataError` for an output, a patch or a time that cannot be.
