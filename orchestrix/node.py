@@ -134,16 +134,16 @@ class Node:
         if coordinator is None:
             return
         if self.context.single_process:
-            coordinator.drain()
+            coordinator.begin_drain()
         await coordinator.resign()
 
     async def retire(self) -> None:
-        """Hands its jobs over and leaves the cluster; it answers requests all the while."""
+        """Hands its jobs off and leaves the cluster; it answers requests all the while."""
         await self.membership.stop()
 
     async def stop(self) -> None:
         """Finishes what is in progress and disconnects."""
-        self.health.draining = True
+        self.health.stopping = True
         await self.membership.stop()
         await self.works.stop()
         await self.links.stop()

@@ -112,7 +112,7 @@ class ApiContext:
     canceller: JobCanceller
     retrier: JobRetrier
     job_watch: JobChangeNotifier
-    drainer: DrainRequester
+    drain_requester: DrainRequester
     timetable: ScheduleService
     registry: ExecutorRegistry
     health: Health

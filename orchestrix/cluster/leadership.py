@@ -155,7 +155,7 @@ class Leadership:
             return
         crash.point("leader.after_token")
         losses, asked = self._losses, clock.monotonic()
-        mode = LeaderMode.BROKER if token is not None or self._broker.state is LinkState.UP else LeaderMode.ALONE
+        mode = LeaderMode.BROKER if token is not None or self._broker.state is LinkState.UP else LeaderMode.BROKERLESS
         try:
             candidacy = Candidacy(self._node_id, mode, token is not None, there=asked - self._began)
             fence = await self._lease_store.campaign(candidacy, asked)
@@ -340,7 +340,7 @@ class Leadership:
         """Counts from before the request: the answer may have been long on its way."""
         asked = clock.monotonic()
         linked = self._broker.state is LinkState.UP
-        mode = LeaderMode.BROKER if linked or term.mode is LeaderMode.BROKER else LeaderMode.ALONE
+        mode = LeaderMode.BROKER if linked or term.mode is LeaderMode.BROKER else LeaderMode.BROKERLESS
         async with asyncio.timeout(self._lease / 3):
             await self._lease_store.renew(term.fence, mode)
         term.until = asked + self._lease

@@ -29,10 +29,10 @@ class Fence:
 
 
 class LeaderMode(StrEnum):
-    """Whether a leader has a link to the broker."""
+    """Whether a leader has a link to the broker; stored and shown as `broker` and `alone`."""
 
     BROKER = "broker"
-    ALONE = "alone"
+    BROKERLESS = "alone"
 
 
 class ElectionReason(StrEnum):
@@ -113,7 +113,7 @@ def election_reason(candidacy: Candidacy, lease: Lease | None) -> ElectionReason
         return ElectionReason.RESIGNED if candidacy.by_token or lease.lapsed else None
     if lease.lapsed:
         return ElectionReason.EXPIRED
-    if lease.mode is LeaderMode.ALONE and candidacy.mode is LeaderMode.BROKER:
+    if lease.mode is LeaderMode.BROKERLESS and candidacy.mode is LeaderMode.BROKER:
         return ElectionReason.DEPOSED
     return ElectionReason.LOST if candidacy.by_token else None
 
@@ -139,7 +139,7 @@ def campaign_delay_s(waiting: WaitingCandidate, lease: Lease | None) -> float:
     if lease.holder == waiting.node_id:
         return RETAKE_DELAY_S * (1 + waiting.jitter / 5) - waiting.waited
     by_time = lease.left + _slack(waiting, lease)
-    if lease.mode is LeaderMode.ALONE and waiting.linked > 0:
+    if lease.mode is LeaderMode.BROKERLESS and waiting.linked > 0:
         return min(by_time, DEPOSE_DELAY_S + waiting.jitter - waiting.linked)
     return by_time
 

@@ -66,11 +66,11 @@ class RefusedRowRule(Protocol):
 
 
 class _Claimed(NamedTuple):
-    """A row that this process may send until `until` (monotonic); `alone` if it may have closed the channel."""
+    """A row that this process may send until `until` (monotonic); `suspect` if it may have closed the channel."""
 
     until: float
     row: OutboxRow
-    alone: bool = False
+    suspect: bool = False
 
 
 class OutboxRelay:
@@ -186,8 +186,8 @@ class OutboxRelay:
             return
         await asyncio.sleep(clock.uniform(REPUBLISH_DELAY_S / 2, REPUBLISH_DELAY_S))
         batch = self._next_batch(self._doubtful)
-        await self._publish([one for one in batch if not one.alone])
-        await self._publish_one_by_one([one for one in batch if one.alone])
+        await self._publish([one for one in batch if not one.suspect])
+        await self._publish_one_by_one([one for one in batch if one.suspect])
 
     async def _send_declaring(self) -> None:
         """Rows with queues of their own, which are declared first; a batch that fails is retried."""
@@ -246,13 +246,13 @@ class OutboxRelay:
         """A confirmed row is deleted soon; another is set aside, or waits for its second try."""
         if result.outcome is Outcome.CONFIRMED:
             self._confirmed.append(one.row)
-        elif result.outcome is Outcome.REFUSED or (one.alone and result.channel_closed and "406" in result.detail):
+        elif result.outcome is Outcome.REFUSED or (one.suspect and result.channel_closed and "406" in result.detail):
             await self._park(one.row, result.detail)
         else:
-            if one.alone and result.outcome is Outcome.RETURNED:
+            if one.suspect and result.outcome is Outcome.RETURNED:
                 log.warning("no queue is bound for %s on %s yet; retrying", one.row.routing_key, one.row.exchange)
-            suspect = one.alone or result.channel_closed or result.outcome is Outcome.RETURNED
-            self._doubtful.append(one._replace(alone=suspect))
+            suspect = one.suspect or result.channel_closed or result.outcome is Outcome.RETURNED
+            self._doubtful.append(one._replace(suspect=suspect))
             self._retry_wake.set()
 
     def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:

@@ -146,7 +146,7 @@ class Worker:
         parts, self._parts = self._parts, None
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
-            heartbeat.drain()
+            heartbeat.begin_drain()
         if parts is not None:
             await parts.stop(self._settings.stop_timeout)
         if heartbeat is not None:
@@ -220,6 +220,6 @@ class _Parts:
     async def _report(self, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
-                await self._reporter.drained()
+                await self._reporter.all_confirmed()
         except TimeoutError:
             LOGGER.warning("some finished work could not be reported; its commands are redelivered")

@@ -186,7 +186,7 @@ def _hold_events(realm: Owners, member: NodeMember) -> Hold:
 
 
 async def _give(member: NodeMember) -> None:
-    await _done(member, lambda part: part.rebalance._hand_over(50))
+    await _done(member, lambda part: part.rebalance._hand_off(50))
 
 
 async def _done(member: NodeMember, work: Callable[[JobCoordinator], Awaitable[Any]]) -> None:

@@ -40,7 +40,7 @@ class CloneResetResult:
     schedules: int = 0
 
 
-async def wait_until_alone(database: Database, seconds: float, report: Callable[[str], None]) -> None:
+async def wait_until_unused(database: Database, seconds: float, report: Callable[[str], None]) -> None:
     """Returns once no process that works on this database can be alive: no heartbeat for so many `seconds`.
 
     A copy has the rows of the original's processes, which no process updates any more. Raises `ConflictError` if one

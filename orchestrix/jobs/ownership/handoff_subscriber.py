@@ -1,4 +1,7 @@
-"""Job hand-off subscriber: makes this node the owner of jobs that need one."""
+"""Job hand-off subscriber: the side that takes jobs, new ones and those that other nodes hand off.
+
+The side that gives them away is `handoff_publisher`; of all nodes, the one that reads an offer first is the new owner.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ class OwnerlessJobsQueue:
 
 
 class JobHandoffSubscriber:
-    """Takes new jobs, and those that other nodes hand over: stores itself as the owner, consumes, then answers.
+    """Takes new jobs, and those that other nodes hand off: stores itself as the owner, consumes, then answers.
 
     Taking is a compare-and-set, so that of two nodes that receive the same job one becomes the owner.
     """
@@ -143,7 +146,7 @@ class JobHandoffSubscriber:
         await self._offered.release()
 
     async def decline(self) -> None:
-        """Takes no jobs that others hand over, until `accept`."""
+        """Takes no jobs that others hand off, until `accept`."""
         self._declining = True
         await self._offered.leave()
 

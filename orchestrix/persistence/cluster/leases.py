@@ -21,7 +21,7 @@ MAX_LEASE_S: Final = 600.0
 PLAUSIBLE_LEASE_FACTOR: Final = 2
 """A lease may have so many times its length left: more was written before the clock was set back."""
 HANDOVERS_KEPT: Final = 100
-"""Hand-overs that are kept."""
+"""Handovers that are kept."""
 _COLUMNS: Final = ("term", "holder", "mode", "lease_until", "gained_at", "resigned_at")
 _INSERT: Final = BulkInsert(leases, ("name", *_COLUMNS), key=("name",))
 _MINE: Final = leases.c.name == LEADER
@@ -29,8 +29,10 @@ _MINE: Final = leases.c.name == LEADER
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The beginning of a term. `began_at` is when the former leader's lease ended, as far as is known; or later, when
-    the new one had started: while nothing runs, no node can take over.
+    """A change of leader, as the beginning of a term.
+
+    `began_at` is when the former leader's lease ended, as far as is known; or later, when the new one had started:
+    while nothing runs, no node can take over.
 
     `gained_at` is when the term began, `ended_at` when its leader first wrote in it; None if it never did.
     """

@@ -179,7 +179,7 @@ class _Parts:
     async def stop(self, timeout: float, others: Awaitable[object] | None) -> None:
         ends = clock.monotonic() + timeout
         self.job_slots.stopping = True
-        self._heartbeat.drain()
+        self._heartbeat.begin_drain()
         await self._stop_receiving()
         await self.job_slots.requeue()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):

@@ -294,7 +294,7 @@ class World:
             canceller=JobCanceller(self.database, self.stops.extend, self.job_watch.notify),
             retrier=JobRetrier(self.database, self.job_watch.notify, lambda: self.due.append(None)),
             job_watch=self.job_watch,
-            drainer=DrainRequester(self.database, self.broker),
+            drain_requester=DrainRequester(self.database, self.broker),
             timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
             registry=self.registry,
             health=self.health,
