@@ -23,13 +23,13 @@ from orchestrix.api.guards.connections import ConnectionLimits, Server, config, 
 from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.problems import Problem
-from orchestrix.bootstrap.dev import development
 from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.listening_socket import listening, nearby
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.config import file
 from orchestrix.config.settings import Settings, load
+from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node

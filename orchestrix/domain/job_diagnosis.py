@@ -15,7 +15,7 @@ from orchestrix.domain.jobs import (
     AttemptEnding,
     JobRow,
 )
-from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.quantities import duration
 
 DISPATCH_GRACE: Final = timedelta(seconds=5)
@@ -91,7 +91,7 @@ def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
         case "DISPATCHED":
             return job.dispatched_at is not None and now - job.dispatched_at > DISPATCH_GRACE
         case "PENDING":
-            return job.wake_at is not None and (job.wake_at == HELD_WAKE_AT or now - job.wake_at > DISPATCH_GRACE)
+            return job.wake_at is not None and (job.wake_at == QUEUED_WAKE_AT or now - job.wake_at > DISPATCH_GRACE)
         case "RUNNING":
             return job.worker_beat_at is not None and now - job.worker_beat_at > _missed(limit)
         case _:
@@ -114,7 +114,7 @@ def wait_reason(job: JobRow, now: datetime, context: DiagnosisContext, problem: 
     """
     if not may_wait(job, now, context.limit):
         return None
-    if job.wake_at == HELD_WAKE_AT:
+    if job.wake_at == QUEUED_WAKE_AT:
         return WaitReason("held", "waiting for another run of its schedule to end")
     if problem is not None:
         return WaitReason("broker_down", f"RabbitMQ is unreachable ({problem})", "restart the broker; no data is lost")

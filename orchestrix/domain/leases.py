@@ -170,7 +170,7 @@ INITIAL_TOKEN: Final = LeaderToken(0, NOBODY)
 class TokenHandling(Enum):
     """What a node does with a token."""
 
-    HOLD = "hold"
+    KEEP = "keep"
     DROP = "drop"
     CAMPAIGN = "campaign"
 
@@ -178,11 +178,11 @@ class TokenHandling(Enum):
 def handling(token: LeaderToken, leading: Fence | None) -> TokenHandling:
     """What a node does with a token; `leading` is the fence of a leader in office.
 
-    Its own is held, or it would elect itself for ever. An older one is a copy. A newer one says that the node leads no
+    Its own is kept, or it would elect itself for ever. An older one is a copy. A newer one says that the node leads no
     more.
     """
     if leading is None:
         return TokenHandling.CAMPAIGN
     if token == LeaderToken(leading.term, leading.holder):
-        return TokenHandling.HOLD
+        return TokenHandling.KEEP
     return TokenHandling.DROP if token.term < leading.term else TokenHandling.CAMPAIGN

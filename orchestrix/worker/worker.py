@@ -84,7 +84,7 @@ class Worker:
         return tuple(self._handlers)
 
     @property
-    def held(self) -> int:
+    def commands_in_flight(self) -> int:
         """How many commands are in flight, also while it stops."""
         return len(self._runners.busy) if self._runners is not None else 0
 
@@ -121,7 +121,7 @@ class Worker:
             "host": self._process.host,
             "version": self._process.version,
             "commandQueues": [] if draining else list(self.queues),
-            "commands": self.held,
+            "commands": self.commands_in_flight,
             "handlers": list(self.jobs.handlers) if self.jobs is not None else [],
         }
 

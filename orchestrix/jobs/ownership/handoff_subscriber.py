@@ -180,7 +180,7 @@ class JobHandoffSubscriber:
     async def _own(self, taken: Iterable[JobRow]) -> None:
         crash.point("jobs.take.after_commit")
         for job in taken:
-            await self._owned_jobs.hold(job.id, job.owner_epoch)
+            await self._owned_jobs.consume(job.id, job.owner_epoch)
 
     async def _write_new(self, wanted: Sequence[str], tx: Transaction) -> list[JobRow]:
         """Those without owner, as they are now; and those that are this node's already."""

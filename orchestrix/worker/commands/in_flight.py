@@ -60,7 +60,7 @@ class InFlightCommands:
         self._answered: list[Delivery] = []
 
     @property
-    def held(self) -> set[CommandDelivery]:
+    def commands(self) -> set[CommandDelivery]:
         """Every command in flight."""
         return set(self._commands.values())
 

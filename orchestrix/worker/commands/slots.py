@@ -104,7 +104,7 @@ class CommandSlots:
 
     def beside(self, command: CommandDelivery) -> set[CommandDelivery]:
         """What else is in flight, except for commands that never end."""
-        return self._in_flight.held - {command} - self._slot_count.lost.keys()
+        return self._in_flight.commands - {command} - self._slot_count.lost.keys()
 
     async def emptied(self, command: CommandDelivery) -> None:
         """Waits until nothing else is in flight."""

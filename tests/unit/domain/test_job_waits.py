@@ -11,7 +11,7 @@ import pytest
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers, timeout_ending, unserved, waits_for
 from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, JobRow
-from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.quantities import duration
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -212,7 +212,7 @@ def test_a_leader_that_has_only_just_begun_blames_nobody(
     ("job", "says"),
     [
         (pending(), "a part of jobs.max_live before workers start its jobs, and no worker serves queue reports"),
-        (pending(wake_at=HELD_WAKE_AT), "another run of its schedule"),
+        (pending(wake_at=QUEUED_WAKE_AT), "another run of its schedule"),
         (pending(wake_at=LATER), None),
         (pending(state=FAILED, wake_at=None), None),
         (replace(pending(), state=PENDING, wake_at=LATER - timedelta(seconds=5)), None),

@@ -111,7 +111,7 @@ def test_who_brings_its_own_broker_waits_for_nobody() -> None:
     [
         (LeaderToken(7, "a-1"), None, TokenHandling.CAMPAIGN),
         (INITIAL_TOKEN, None, TokenHandling.CAMPAIGN),
-        (LeaderToken(7, "a-1"), Fence(7, "a-1"), TokenHandling.HOLD),
+        (LeaderToken(7, "a-1"), Fence(7, "a-1"), TokenHandling.KEEP),
         (LeaderToken(6, "b-1"), Fence(7, "a-1"), TokenHandling.DROP),
         (INITIAL_TOKEN, Fence(1, "a-1"), TokenHandling.DROP),
         (LeaderToken(8, "b-1"), Fence(7, "a-1"), TokenHandling.CAMPAIGN),
