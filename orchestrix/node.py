@@ -316,13 +316,13 @@ def _orchestration(node: NodeContext, engine: NodeEngine, dead_letters: NodeDead
     moving, collectors = engine.orchestration, dead_letters.collectors
     assert moving is not None, "an orchestrator moves sagas"
     assert collectors is not None, "an orchestrator collects dead letters"
-    follow = [moving.listener.catalog_changed, collectors.sagas.catalog_changed, moving.held.notify]
+    follow = [moving.listener.catalog_changed, collectors.sagas.catalog_changed, moving.held_events.notify]
     return [
         engine.reset_detector,
         moving.progress,
         moving.listener,
         moving.starts,
-        moving.held,
+        moving.held_events,
         moving.timers,
         collectors.sagas,
         collectors.jobs,

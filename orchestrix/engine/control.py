@@ -124,7 +124,7 @@ class SagaControl:
         if acted.history and not action.dry_run:
             await self._store(tx, pair, found, acted, action.ask)
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
-            await self._jobs.again(tx, [found], redispatch=True)  # its dispatch may be lost
+            await self._jobs.ensure(tx, [found], redispatch=True)  # its dispatch may be lost
         return acted
 
     async def _version_of(self, tx: Transaction, found: Instance, ask: ActionRequest) -> Saga:

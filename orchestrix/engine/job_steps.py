@@ -70,7 +70,7 @@ class JobSteps:
         if new:
             await self._gateway.put(tx, new)
 
-    async def again(self, tx: Transaction, waiting: Iterable[Instance], *, redispatch: bool = False) -> int:
+    async def ensure(self, tx: Transaction, waiting: Iterable[Instance], *, redispatch: bool = False) -> int:
         """Makes sure that the jobs which these wait for exist, or that their results are published; how many.
 
         An operator's `redispatch` dispatches them again too: by itself the leader sends only what is lost.

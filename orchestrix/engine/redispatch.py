@@ -149,7 +149,7 @@ class RedispatchService:
             return await instances.to_redispatch(connection, pair, names, after, INSTANCES_PER_TRANSACTION)
 
     async def _redispatch_chunk(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
-        return await redispatch_commands(tx, self._catalog, wanted) + await self._jobs.again(
+        return await redispatch_commands(tx, self._catalog, wanted) + await self._jobs.ensure(
             tx, wanted, redispatch=True
         )
 

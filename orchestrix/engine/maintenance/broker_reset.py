@@ -122,7 +122,7 @@ class BrokerResetDetector:
 
     async def _write(self, tx: Transaction, live: Sequence[Instance], marker: str) -> bool:
         await redispatch_commands(tx, self._catalog, live)
-        await self._jobs.again(tx, live)
+        await self._jobs.ensure(tx, live)
         return await broker_incarnation.touch(tx, marker)
 
     async def _pending_instances(self, pair: SagaTables, names: Sequence[str], after: int) -> list[Instance]:

@@ -91,7 +91,7 @@ async def campaign(tx: Transaction, candidacy: Candidacy, lease_s: float, notice
 
 async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float) -> None:
     """Renews the lease for `lease_s` seconds. Raises `StaleTermError` if a newer term began."""
-    query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_still_held(fence))
+    query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_still_leads(fence))
     found = (await tx.execute(query)).first()
     until = None if found is None else found.now + timedelta(seconds=lease_s)
     await _write(tx, fence, {"mode": mode.value, "lease_until": until, "resigned_at": None} if until else None)
@@ -99,7 +99,7 @@ async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float)
 
 async def resign(tx: Transaction, fence: Fence) -> None:
     """Ends the lease now. Raises `StaleTermError` if a newer term began."""
-    query = select(tx.dialect.clock(tx.now())).where(*_still_held(fence))
+    query = select(tx.dialect.clock(tx.now())).where(*_still_leads(fence))
     now = (await tx.execute(query)).scalar_one_or_none()
     await _write(tx, fence, {"lease_until": now, "resigned_at": now} if now else None)
 
@@ -167,13 +167,13 @@ def _lease(row: Any, lease_s: float) -> Lease | None:
     )
 
 
-def _still_held(fence: Fence) -> Sequence[Any]:
+def _still_leads(fence: Fence) -> Sequence[Any]:
     return (_MINE, leases.c.term == fence.term, leases.c.holder == fence.holder)
 
 
 async def _write(tx: Transaction, fence: Fence, values: dict[str, Any] | None) -> None:
-    held = update(leases).where(*_still_held(fence))
-    if values is None or (await tx.execute(held.values(values))).rowcount != 1:
+    renewed = update(leases).where(*_still_leads(fence))
+    if values is None or (await tx.execute(renewed.values(values))).rowcount != 1:
         raise StaleTermError(_refusal(fence, "a newer term began"))
 
 
