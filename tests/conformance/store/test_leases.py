@@ -270,10 +270,12 @@ async def test_a_renewal_does_not_wait_for_writes(served: Database, served_peer:
     if served.dialect.name == "mysql":
         return  # has no lock that is weak enough
     fence = await gained(served, bid(A))
+    before = (await row(served)).lease_until
     async with served.begin() as tx:
         await leases.check_fence(tx, fence)
         async with asyncio.timeout(1):
-            await served_peer.run(lambda other: leases.renew(other, fence, LeaderMode.BROKER, LEASE))
+            await served_peer.run(lambda other: leases.renew(other, fence, LeaderMode.BROKER, 2 * LEASE))
+        assert (await row(served_peer)).lease_until > before
 
 
 async def test_a_session_that_stands_still_with_the_row_is_ended(served: Database, served_peer: Database) -> None:
