@@ -101,8 +101,10 @@ def end_spans(verdicts: Verdicts) -> None:
     for one, before, moved in verdicts.moves:
         saga_spans.describe(one.span, before, moved)
         one.span.end()
-    others = [(one, ignored.reason) for one, ignored in verdicts.ignored] + verdicts.held
-    for one, reason in others:
+    for one, ignored in verdicts.ignored:
+        if ignored is UNKNOWN_APP:
+            saga_spans.unknown_event(one.span, one.delivery, ignored.reason)
+    for one, reason in [(one, ignored.reason) for one, ignored in verdicts.ignored] + verdicts.held:
         saga_spans.describe_ignored(one.span, one.saga.name, one.event, reason)
         one.span.end()
 

@@ -68,7 +68,7 @@ class EventListener:
     Events whose row is locked by another transaction wait beside the others and are tried again. Redelivered events
     are handled alone, so that one that crashes its reader never takes others along. `on_commit` is notified of what has
     moved, for some of it is to be woken soon. An event of an instance whose version not even `reader` finds is held,
-    and so is every later one of that instance; `held` is notified.
+    and so is every later one of that instance; `on_held` is called.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class EventListener:
         jobs: JobSteps | None = None,
         progress: QueueProgress | None = None,
         reader: DefinitionReader | None = None,
-        held: Callable[[], None] = lambda: None,
+        on_held: Callable[[], None] = lambda: None,
     ) -> None:
         self._progress = progress or QueueProgress(database)
         self._reader = reader or NullDefinitionReader()
-        self._held = held
+        self._on_held = on_held
         self._database = database
         self._broker = broker
         self._relay = relay
@@ -391,7 +391,7 @@ class EventListener:
         self._progress.note(begun_by(sent_exactly(saga, row) for saga, row in verdicts.answered))
         if verdicts.held:
             self.counts["held"] += len(verdicts.held)
-            self._held()
+            self._on_held()
         self._relay.take(verdicts.outbox_rows)
         if verdicts.unproven or any(ignored.reason == "repeated" for _, ignored in verdicts.ignored):
             self._relay.notify()

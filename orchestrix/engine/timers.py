@@ -269,7 +269,7 @@ class SagaTimers:
         late = Counter(queue for one in woken.before if (queue := self._queue_of(one)))
         woken.bursts = await command_queues.expired(tx, late)
         await self._jobs.follow(tx, zip(woken.before, woken.moved, strict=True))
-        await self._jobs.again(tx, woken.polling)
+        await self._jobs.ensure(tx, woken.polling)
 
     async def _until_next(self) -> float:
         nearest = IDLE_POLL_INTERVAL_S

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from orchestrix.broker.port import Outcome, Published
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.engine.requests import StartedSaga, StartRequest
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.state import Instance
@@ -102,7 +102,8 @@ async def test_the_attributes_of_messages(rig: Rig, spans: RecordedSpans) -> Non
         "orchestrix.correlation_id": "c-golden",
     }
     waited = attribute(publish, "orchestrix.outbox.wait_ms")
-    assert isinstance(waited, float) and waited >= 0
+    assert isinstance(waited, float)
+    assert waited >= 0
     assert publish.kind is SpanKind.PRODUCER
     assert dict(publish.attributes or {}) == common | {
         "messaging.operation.name": "publish",
@@ -209,7 +210,8 @@ async def test_what_begins_late_is_a_trace_of_its_own(rig: Rig) -> None:
         assert links_of(timer)[0] == ("continued", trace_of(failed), context_of(failed).span_id)
         assert trace_of(timer) != CLIENT[3:35]
         context = context_in(again)
-        assert context is not None and context.trace_id == trace_of(timer)
+        assert context is not None
+        assert context.trace_id == trace_of(timer)
         now = await rig.now(app)
         answer(rig, now, "evt.gitRepoCreated", again)
         await rig.reached(app, "REGISTERING")
@@ -338,7 +340,8 @@ async def test_garbage_in_the_header_is_no_context(rig: Rig, spans: RecordedSpan
 def test_a_context_keeps_its_flags() -> None:
     """They are a bit field: a random trace id has another bit."""
     context = TraceContext(CLIENT[:-2] + "03")
-    assert context.sampled and context.flags == 3
+    assert context.sampled
+    assert context.flags == 3
     assert published_context(context, "0193abcd-1234-7abc-8def-0123456789ab").traceparent.endswith(
         "-8def0123456789ab-03"
     )
