@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from orchestrix.broker.port import Delivery, Outgoing
-from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX, status_queue
+from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX
 from orchestrix.telemetry import conventions as names
 from orchestrix.telemetry.messaging import saga_attributes
 from orchestrix.telemetry.tracing import NO_SPAN, Span, Value
@@ -11,7 +13,7 @@ from orchestrix.worker.delivery_spans import begin_delivery, is_kept, publish_sp
 from orchestrix.worker.jobs.dispatch import JobDispatch
 from orchestrix.worker.jobs.messages import STATUS
 
-STATUS_TEMPLATE = status_queue("{jobId}")
+STATUS_TEMPLATE: Final = "job.{jobId}.status"
 
 
 def begin_attempt(dispatch: JobDispatch, delivery: Delivery, worker_id: str) -> Span:
