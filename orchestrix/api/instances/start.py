@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from orchestrix.api.guards.auth import ANONYMOUS
-from orchestrix.api.headers import CORRELATION, correlation_id, trace_context
+from orchestrix.api.headers import CORRELATION, correlation_id
 from orchestrix.api.idempotency import repeated
 from orchestrix.api.instances.kinds import InstanceKind
 from orchestrix.api.instances.reads import shown
@@ -17,6 +17,7 @@ from orchestrix.api.problems import Problem
 from orchestrix.engine.requests import ExistingSaga, StartedSaga, StartRequest
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart
+from orchestrix.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,14 @@ class NewInstance:
 
 async def start(call: Call, kind: InstanceKind, request: NewInstance) -> Response:
     """Commits the instance and answers 200, or raises `Problem`."""
-    traceparent, tracestate = trace_context(call.request)
+    context = tracing.current_context()
     wanted = SagaStart(
         key=request.key,
         created_by=request.created_by,
         correlation_id=correlation_id(call.request),
         data=request.data,
-        traceparent=traceparent,
-        tracestate=tracestate,
+        traceparent=None if context is None else context.traceparent,
+        tracestate=None if context is None else context.tracestate,
         actor=call.actor if call.actor != ANONYMOUS else None,
     )
 

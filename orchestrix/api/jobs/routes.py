@@ -16,7 +16,6 @@ from orchestrix.api.headers import (
     LAST_EVENT_ID,
     START_HEADERS,
     correlation_id,
-    trace_context,
 )
 from orchestrix.api.idempotency import repeated
 from orchestrix.api.jobs import logs
@@ -52,6 +51,7 @@ from orchestrix.persistence.engine import Connection
 from orchestrix.persistence.jobs import job_queues, jobs
 from orchestrix.persistence.jobs.job_logs import complete
 from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.telemetry import tracing
 
 ACTIONS_LIMIT: Final = 1000
 """Cancels or retries of all jobs among which that of one is looked for."""
@@ -84,7 +84,7 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
     It is committed when the answer comes; a worker of its queue gets it soon after.
     """
     assert new.queue is not None, "the model has seen to that"
-    traceparent, tracestate = trace_context(call.request)
+    context = tracing.current_context()
     wanted = JobRequest(
         queue=new.queue,
         handler=new.handler,
@@ -94,8 +94,8 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
         created_by=new.createdBy or call.actor,
         actor=call.actor if call.actor != ANONYMOUS else None,
         correlation_id=correlation_id(call.request),
-        traceparent=traceparent,
-        tracestate=tracestate,
+        traceparent=None if context is None else context.traceparent,
+        tracestate=None if context is None else context.tracestate,
     )
     done = await call.context.submitter.submit(wanted, call.key(JobBody.whole))
     return JobBody.whole(done) if isinstance(done, JobRow) else repeated(done)
