@@ -28,8 +28,9 @@ from orchestrix.api.resources import routes as resources
 from orchestrix.api.resources import schemas, unconfigured
 from orchestrix.api.sagas import routes as sagas
 from orchestrix.api.schedules.routes import operations as schedules
-from orchestrix.api.server_span import is_traced
 from orchestrix.api.stuck.routes import operations as stuck
+from orchestrix.api.traces.routes import operations as traces
+from orchestrix.api.traces.server_span import is_traced
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import RESERVED
@@ -45,6 +46,7 @@ OWN: Final = (
     dead_letters,
     redispatches,
     audit,
+    traces,
     health,
 )
 """The nouns that are there whatever sagas and resources there are."""

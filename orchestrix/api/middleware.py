@@ -13,11 +13,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrix import clock
-from orchestrix.api import server_span
 from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, TRACE_ID, is_correlation_id
 from orchestrix.api.idempotency import REPLAYED
 from orchestrix.api.problems import Problem, bad_header, cut_short, has_head, internal_error
+from orchestrix.api.traces import server_span
 from orchestrix.telemetry import tracing
 from orchestrix.telemetry.correlation import correlated
 

@@ -14,6 +14,7 @@ from orchestrix.api.instances.kinds import InstanceKind
 from orchestrix.api.instances.reads import shown
 from orchestrix.api.operations import Call
 from orchestrix.api.problems import Problem
+from orchestrix.api.traces.server_span import about_instance
 from orchestrix.engine.requests import ExistingSaga, StartedSaga, StartRequest
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart
@@ -49,6 +50,7 @@ async def start(call: Call, kind: InstanceKind, request: NewInstance) -> Respons
     result = await call.context.starter.start(StartRequest(kind.saga.name, wanted, call.key(answer)))
     match result:
         case StartedSaga(instance):
+            about_instance(instance)
             return answer(instance)
         case ExistingSaga(existing):
             link = kind.link(existing) if existing is not None else None

@@ -52,6 +52,8 @@ async def test_a_start_is_a_span_of_the_server(world: World, spans: RecordedSpan
         "client.address": "127.0.0.1",
         "user_agent.original": "curl/8",
         "orchestrix.correlation_id": "c-9",
+        "saga.name": "app",
+        "saga.id": answer.json()["id"],
     }
     assert asked(world) == context_of(span), "the instance begins in the span"
     assert answer.headers["x-trace-id"] == context_of(span).trace_id

@@ -13,7 +13,9 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from orchestrix.api.headers import client_context
-from orchestrix.telemetry import conventions, tracing
+from orchestrix.domain.jobs import JobRow
+from orchestrix.saga.state import Instance
+from orchestrix.telemetry import conventions, messaging, tracing
 from orchestrix.telemetry.tracing import NO_SPAN, Span, SpanKind, Value
 
 UNTRACED: Final = re.compile(r"/(?:health|metrics|docs)(?:/.*)?|/openapi\.json")
@@ -56,6 +58,20 @@ def end(span: Span, method: str, scope: Scope, status: int, error: BaseException
         elif status >= 500:
             span.fail(str(status))
     span.end()
+
+
+def about_instance(instance: Instance) -> None:
+    """The request that is being answered is about this instance of a saga."""
+    if (span := tracing.current_span()) is not None and span.recording:
+        span.set(messaging.saga_attributes(instance.saga, instance.id, instance.correlation_id))
+
+
+def about_job(job: JobRow) -> None:
+    """The request that is being answered is about this job."""
+    if (span := tracing.current_span()) is not None and span.recording:
+        span.set({conventions.JOB_ID: job.id, conventions.CORRELATION_ID: job.correlation_id})
+        if job.saga is not None and job.instance_id is not None:
+            span.set(messaging.saga_attributes(job.saga, job.instance_id, job.correlation_id))
 
 
 def _attributes(scope: Scope, headers: Headers) -> dict[str, Value]:
