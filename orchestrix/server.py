@@ -23,6 +23,7 @@ from orchestrix.api.guards.connections import ConnectionLimits, Server, config, 
 from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.problems import Problem
+from orchestrix.api.traces.links import LinkTemplates
 from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.listening_socket import listening, nearby
@@ -93,6 +94,9 @@ def application(node: Node) -> FastAPI:
             streams=Streams(node.context.settings.http.max_streams),
             resources=node.resources,
             gzip=node.context.settings.http.gzip,
+            links=LinkTemplates(node.context.settings.ui.trace_url, node.context.settings.ui.logs_url),
+            trace_endpoint=os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+            or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"),
             tokens={name: secret.get_secret_value() for name, secret in node.context.settings.api.tokens.items()},
         )
     )
