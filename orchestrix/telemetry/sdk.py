@@ -23,6 +23,7 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 from opentelemetry.trace import SpanKind as OtelKind
 
 from orchestrix import clock
+from orchestrix.quantities import counted
 from orchestrix.telemetry.conventions import (
     ERROR_TYPE,
     SCHEMA_URL,
@@ -180,7 +181,7 @@ class SdkSpanFactory:
         """
         end = clock.monotonic() + timeout_s
         if lost := stop_all(self._batches, timeout_s):
-            log.warning("%d spans were lost", lost)
+            log.warning("%s lost since the start", counted(lost, "span"))
         others = threading.Thread(target=self.provider.shutdown, name="orchestrix-spans-end", daemon=True)
         others.start()
         others.join(max(0.0, end - clock.monotonic()))
