@@ -23,7 +23,6 @@ from orchestrix.api.guards.connections import ConnectionLimits, Server, config, 
 from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.problems import Problem
-from orchestrix.bootstrap.dev import development
 from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.listening_socket import listening, nearby
@@ -31,6 +30,7 @@ from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import DEV_SERVICE, export_traces, node_service, stop_traces
 from orchestrix.config import file
 from orchestrix.config.settings import Settings, load
+from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node
@@ -85,7 +85,7 @@ def application(node: Node) -> FastAPI:
             canceller=node.jobs.canceller,
             retrier=node.jobs.retrier,
             job_watch=node.jobs.notifiers.changes,
-            drainer=node.cluster.drainer,
+            drain_requester=node.cluster.drain_requester,
             timetable=node.schedules,
             registry=node.registry,
             health=node.health,
@@ -233,7 +233,7 @@ async def _started(node: Node) -> AsyncIterator[None]:
             begun.result()
         yield
     finally:
-        node.health.draining = True
+        node.health.stopping = True
         await given_up(settled)
         await given_up(begun)
         await _stop(node, None, None, None)
@@ -327,7 +327,7 @@ async def _run(
         try:
             await first_of(signals.stop, beginning)
         finally:
-            node.health.draining = True
+            node.health.stopping = True
             await given_up(beginning)
             await _stop(node, worker, server, serving)
 
@@ -348,7 +348,7 @@ async def _stop(
 
     Each stage has a timeout: what does not end in it is logged, and abandoned.
     """
-    node.health.draining = True
+    node.health.stopping = True
     await stop_stage("resigning as leader", node.resign(), RESIGN_TIMEOUT_S)
     if worker is not None:
         await stop_stage("stopping the worker", worker.stop(), worker.shutdown_limit_s)

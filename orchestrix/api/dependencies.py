@@ -11,8 +11,8 @@ from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.dead_letters.service import DeadLetterService
-from orchestrix.engine.actions import Action, ActionResult
 from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.engine.control import Action, ActionResult
 from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import IdempotencyKey, Keyed, Repeated, StartRequest, StartResult
 from orchestrix.jobs.cancellation import JobCanceller
@@ -112,7 +112,7 @@ class ApiContext:
     canceller: JobCanceller
     retrier: JobRetrier
     job_watch: JobChangeNotifier
-    drainer: DrainRequester
+    drain_requester: DrainRequester
     timetable: ScheduleService
     registry: ExecutorRegistry
     health: Health

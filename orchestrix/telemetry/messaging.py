@@ -15,6 +15,7 @@ from orchestrix.telemetry.tracing import Attributes, Span, SpanKind, SpanLink, V
 PUBLISH: Final = "publish"
 PROCESS: Final = "process"
 SEND_TYPE: Final = "send"
+COMMIT: Final = "commit"
 
 
 def saga_attributes(saga: str, instance_id: int, correlation_id: str) -> dict[str, Value]:
@@ -125,17 +126,17 @@ def begin_process(
     )
 
 
-def begin_commit(spans: Sequence[Span]) -> Span:
-    """The span of one commit for all of them: a child of a single one, else the root of a trace that links to each."""
-    kept = [one for one in spans if one.recording and one.context is not None]
-    contexts = [one.context for one in kept if one.context is not None]
-    if not contexts:
+def begin_commit(contexts: Sequence[TraceContext | None]) -> Span:
+    """The span of one commit for all who have these contexts: a child of a single one, else the root of a trace that
+    links to each that is kept.
+    """
+    kept = [one for one in contexts if one is not None and one.sampled] if tracing.enabled() else []
+    if not kept:
         return tracing.NO_SPAN
-    attributes: dict[str, Value] = {names.MESSAGING_BATCH_SIZE: len(spans)}
-    if len(spans) == 1:
-        return tracing.begin("commit", parent=contexts[0], attributes=attributes)
-    links = [SpanLink(one, names.LINK_BATCH) for one in contexts]
-    return tracing.begin("commit", links=links, attributes=attributes)
+    attributes: dict[str, Value] = {names.MESSAGING_BATCH_SIZE: len(contexts)}
+    if len(contexts) == 1:
+        return tracing.begin(COMMIT, parent=kept[0], attributes=attributes)
+    return tracing.begin(COMMIT, links=[SpanLink(one, names.LINK_BATCH) for one in kept], attributes=attributes)
 
 
 def _milliseconds_since(then: datetime) -> float:

@@ -84,7 +84,7 @@ class Worker:
         return tuple(self._handlers)
 
     @property
-    def held(self) -> int:
+    def commands_in_flight(self) -> int:
         """How many commands are in flight, also while it stops."""
         return len(self._runners.busy) if self._runners is not None else 0
 
@@ -121,7 +121,7 @@ class Worker:
             "host": self._process.host,
             "version": self._process.version,
             "commandQueues": [] if draining else list(self.queues),
-            "commands": self.held,
+            "commands": self.commands_in_flight,
             "handlers": list(self.jobs.handlers) if self.jobs is not None else [],
         }
 
@@ -146,7 +146,7 @@ class Worker:
         parts, self._parts = self._parts, None
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
-            heartbeat.drain()
+            heartbeat.begin_drain()
         if parts is not None:
             await parts.stop(self._settings.stop_timeout)
         if heartbeat is not None:
@@ -220,6 +220,6 @@ class _Parts:
     async def _report(self, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
-                await self._reporter.drained()
+                await self._reporter.all_confirmed()
         except TimeoutError:
             LOGGER.warning("some finished work could not be reported; its commands are redelivered")

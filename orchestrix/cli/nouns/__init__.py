@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from orchestrix.cli.nouns.cluster import AUDIT, CLUSTER, WORKERS
-from orchestrix.cli.nouns.control import DEAD_LETTERS, DEADLINES, REDISPATCH
 from orchestrix.cli.nouns.jobs import JOBS
 from orchestrix.cli.nouns.local import CONFIG, DATABASE, DEV, DOCTOR, INIT, OPENAPI, SERVE, WORKER
+from orchestrix.cli.nouns.recovery import DEAD_LETTERS, DEADLINES, REDISPATCH
 from orchestrix.cli.nouns.registry import REGISTRY
 from orchestrix.cli.nouns.sagas import APPS, SAGAS, STUCK, TRACE
 from orchestrix.cli.nouns.schedules import SCHEDULES

@@ -12,7 +12,7 @@ from orchestrix.saga.messages import Command
 
 DEATHS_HEADER: Final = "x-deaths"
 """The header that says how many workers have died with the command in flight before this copy of it was sent."""
-ALONE_HEADER: Final = "x-alone"
+ISOLATED_HEADER: Final = "x-alone"
 """The header of a command that must be the only work of its process."""
 SUSPECT_FROM_DEATHS: Final = 3
 """From so many worker deaths on, the command itself may be what kills its workers."""
@@ -74,14 +74,14 @@ class CommandDelivery:
         return first.delivery_count + (min(written, MAX_DEATHS) if type(written) is int and written > 0 else 0)
 
     @property
-    def alone(self) -> bool:
+    def isolated(self) -> bool:
         """Whether it must be the only work of its process."""
-        return ALONE_HEADER in self.deliveries[0].headers
+        return ISOLATED_HEADER in self.deliveries[0].headers
 
     @property
     def suspect(self) -> bool:
         """Whether it may be what killed its workers."""
-        return self.deaths >= SUSPECT_FROM_DEATHS or self.alone
+        return self.deaths >= SUSPECT_FROM_DEATHS or self.isolated
 
     @property
     def timeout(self) -> float:

@@ -60,7 +60,7 @@ class InFlightCommands:
         self._answered: list[Delivery] = []
 
     @property
-    def held(self) -> set[CommandDelivery]:
+    def commands(self) -> set[CommandDelivery]:
         """Every command in flight."""
         return set(self._commands.values())
 
@@ -123,7 +123,7 @@ class InFlightCommands:
     async def requeue(self, commands: Iterable[CommandDelivery]) -> None:
         """Removes the commands and requeues them for other workers, without counting a worker death."""
         commands = list(commands)
-        counted = [command for command in commands if command.deaths >= REPUBLISH_FROM_DEATHS or command.alone]
+        counted = [command for command in commands if command.deaths >= REPUBLISH_FROM_DEATHS or command.isolated]
         await self.reject(command for command in commands if command not in counted)
         if not counted:
             return
@@ -134,12 +134,12 @@ class InFlightCommands:
             LOGGER.warning("cannot republish %s in time: requeueing", quantities.counted(len(counted), "command"))
             await self.reject(counted)
 
-    async def set_aside(self, commands: Sequence[CommandDelivery], *, alone: bool = False) -> None:
+    async def set_aside(self, commands: Sequence[CommandDelivery], *, isolated: bool = False) -> None:
         """Removes the commands, and republishes them at the end of their queues; see `CommandRepublisher.put`."""
         for command in commands:
             self.forget(command)  # first: its copy may be delivered here before this one is acknowledged
         self.counts.set_aside += len(commands)
-        await self._republisher.put(commands, alone=alone)
+        await self._republisher.put(commands, isolated=isolated)
 
     async def reject(self, commands: Iterable[CommandDelivery]) -> None:
         """Removes the commands and requeues them, which most brokers count as a redelivery."""

@@ -77,7 +77,7 @@ class CommandReporter:
         self._empty.clear()
         self._wake.set()
 
-    async def drained(self) -> None:
+    async def all_confirmed(self) -> None:
         """Waits until everything is confirmed."""
         await self._empty.wait()
 

@@ -104,7 +104,7 @@ class CommandSlots:
 
     def beside(self, command: CommandDelivery) -> set[CommandDelivery]:
         """What else is in flight, except for commands that never end."""
-        return self._in_flight.held - {command} - self._slot_count.lost.keys()
+        return self._in_flight.commands - {command} - self._slot_count.lost.keys()
 
     async def emptied(self, command: CommandDelivery) -> None:
         """Waits until nothing else is in flight."""
@@ -133,7 +133,7 @@ class CommandSlots:
         """Requeues what has not started, and waits up to `timeout` seconds for the rest, which is then cancelled."""
         await self._redeliveries.stop()
         waiting, self._ready = list(self._ready), deque()
-        await self._in_flight.requeue(waiting + self._redeliveries.drain())
+        await self._in_flight.requeue(waiting + self._redeliveries.take_waiting())
         try:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
@@ -145,7 +145,7 @@ class CommandSlots:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
-        await self._in_flight.requeue(left + self._redeliveries.drain())  # some may have arrived meanwhile
+        await self._in_flight.requeue(left + self._redeliveries.take_waiting())  # some may have arrived meanwhile
 
     async def _serve(self) -> None:
         while True:

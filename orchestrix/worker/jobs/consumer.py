@@ -19,7 +19,7 @@ from orchestrix.worker.jobs.dispatch import JobCancel, read
 from orchestrix.worker.jobs.slots import JobCounts, JobSlots
 from orchestrix.worker.jobs.state_guard import (
     CurrentDispatch,
-    DispatchHeldElsewhere,
+    DispatchRunsElsewhere,
     DispatchVerdict,
     InvalidDispatch,
     ReceivedDispatch,
@@ -145,7 +145,7 @@ class JobConsumer:
             case StaleDispatch():
                 self._counts.stale += 1
                 await self._consumer.acknowledge([one.delivery])
-            case DispatchHeldElsewhere():
+            case DispatchRunsElsewhere():
                 self._begin(self._watch(one, verdict))
             case UnknownDispatch():
                 self._begin(self._check_again(one))
@@ -167,7 +167,7 @@ class JobConsumer:
         elif not await self._do(one, verdict):
             await self._consumer.requeue([one.delivery])
 
-    async def _watch(self, one: ReceivedDispatch, first: DispatchHeldElsewhere) -> None:
+    async def _watch(self, one: ReceivedDispatch, first: DispatchRunsElsewhere) -> None:
         """Waits until the worker that has begun it sends one more heartbeat for it, or is silent, or the attempt is
         over.
 
@@ -177,7 +177,7 @@ class JobConsumer:
         while verdict == first:
             await asyncio.sleep(HOLDER_POLL_INTERVAL_S)
             [(_, verdict)] = await self._read_verdicts([one]) or [(one, StaleDispatch())]
-        if not await self._do(one, StaleDispatch() if isinstance(verdict, DispatchHeldElsewhere) else verdict):
+        if not await self._do(one, StaleDispatch() if isinstance(verdict, DispatchRunsElsewhere) else verdict):
             await self._consumer.requeue([one.delivery])
 
     def _refuse(self, delivery: Delivery, reason: str) -> None:

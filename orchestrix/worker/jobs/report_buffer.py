@@ -46,7 +46,7 @@ class ReportBuffer:
         self._bytes = 0
         self._latest: MessageFactory | None = None
         self._due = 0.0
-        self._closed = self._alone = False
+        self._closed = self._one_by_one = False
         self._wake = WakeSignal()
         self._has_room, self._empty = asyncio.Event(), asyncio.Event()
 
@@ -127,7 +127,7 @@ class ReportBuffer:
         """The next ones; the final message only when all before it are confirmed, because no one reads what comes after
         it."""
         before = len(self._waiting) - (1 if self._closed and len(self._waiting) > 1 else 0)
-        return list(islice(self._waiting, 1 if self._alone else min(BATCH_LIMIT, before)))
+        return list(islice(self._waiting, 1 if self._one_by_one else min(BATCH_LIMIT, before)))
 
     def _confirm(self, count: int) -> None:
         for _ in range(count):
@@ -154,7 +154,7 @@ class ReportBuffer:
         good = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(batch))
         self._confirm(good)
         if good == len(batch):
-            self._alone = False
+            self._one_by_one = False
             return True
         await self._remove_obstacle(results[good])
         return False
@@ -166,7 +166,9 @@ class ReportBuffer:
         elif result.outcome is Outcome.REFUSED:
             self._replace(result.detail)
         else:
-            self._alone = result.channel_closed  # it, or one after it, is the cause: the next one is published alone
+            self._one_by_one = (
+                result.channel_closed
+            )  # it, or one after it, is the cause: the next one is published alone
 
     async def _declare(self) -> None:
         self.channels_redeclared = True  # also by an incomplete declaration: some may exist

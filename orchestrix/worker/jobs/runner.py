@@ -91,9 +91,9 @@ class JobRunner:
         self._beginning: asyncio.Task[None] | None = None
 
     @property
-    def held(self) -> list[str]:
+    def job_ids(self) -> list[str]:
         """The ids of the jobs in flight, also while the runner stops."""
-        return [one.job_id for one in self._job_slots.held] if self._job_slots is not None else []
+        return [one.job_id for one in self._job_slots.dispatches] if self._job_slots is not None else []
 
     @property
     def abandoned(self) -> int:
@@ -103,7 +103,7 @@ class JobRunner:
     @property
     def had(self) -> set[str]:
         """The ids of the jobs in flight, and of the latest that ended: their messages may not have been read yet."""
-        return {*self.held, *self._job_slots.recent} if self._job_slots is not None else set()
+        return {*self.job_ids, *self._job_slots.recent} if self._job_slots is not None else set()
 
     @property
     def handlers(self) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ class _Parts:
     async def stop(self, timeout: float, others: Awaitable[object] | None) -> None:
         ends = clock.monotonic() + timeout
         self.job_slots.stopping = True
-        self._heartbeat.drain()
+        self._heartbeat.begin_drain()
         await self._stop_receiving()
         await self.job_slots.requeue()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):

@@ -164,7 +164,7 @@ class JobSlots:
             await asyncio.wait(self._tasks, timeout=1.0)
 
     @property
-    def held(self) -> list[JobDispatch]:
+    def dispatches(self) -> list[JobDispatch]:
         """The attempts in flight."""
         return [attempt.dispatch for attempt in self.attempts.values()]
 
@@ -179,7 +179,7 @@ class JobSlots:
         self._recently_ended = {name: (dispatch, left - 1) for name, (dispatch, left) in ended.items() if left > 1}
         kept = {one.history_id: one for one, its in (*self._kept, *self._checking) if self._consumer.alive(its)}
         more = {**{name: dispatch for name, (dispatch, _) in ended.items()}, **kept}
-        return [*self.held, *(dispatch for name, dispatch in more.items() if name not in self.attempts)]
+        return [*self.dispatches, *(dispatch for name, dispatch in more.items() if name not in self.attempts)]
 
     @property
     def _is_full(self) -> bool:
