@@ -223,6 +223,19 @@ async def test_who_enters_the_step_puts_one_job_down(yard: Yard) -> None:
     assert len(yard.broker.published) == 1, "no message leaves for a job"
 
 
+async def test_a_job_follows_from_the_span_that_issued_it_and_keeps_its_sagas_root(yard: Yard) -> None:
+    saga = await yard.begin("traced", saga="release")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    root, issued = f"00-{trace}-00f067aa0ba902b7-03", f"00-{trace}-1111111111111111-03"
+    table = tables.saga_instances
+    async with yard.database.begin() as tx:
+        change = update(table).where(table.c.id == saga.id)
+        await tx.execute(change.values(traceparent=root, tracestate="vendor=1", trace_head=issued))
+    yard.report(saga, "evt.tagged")
+    job = await yard.job(await yard.reached(saga, "BUILDING"))
+    assert (job.traceparent, job.tracestate, job.trace_head) == (root, "vendor=1", issued)
+
+
 async def test_the_jobs_of_one_saga_are_found(yard: Yard) -> None:
     first, other = await yard.building("one"), await yard.building("other")
     await yard.asks(first, SagaAction.PAUSE)

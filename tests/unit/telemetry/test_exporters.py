@@ -128,7 +128,8 @@ def test_no_exporter_leaves_the_local_store(environment: Environment, otlp: Otlp
         ),
         (
             {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"},
-            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json is not built in; set it to http/protobuf (usually at port 4318)",
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json is not built in; set it to http/protobuf"
+            " (usually at port 4318)",
         ),
         ({ENDPOINT: "localhost:4317"}, f"write {ENDPOINT} like http://localhost:4318"),
         ({ENDPOINT: "http://"}, f"write {ENDPOINT} like http://localhost:4318"),
