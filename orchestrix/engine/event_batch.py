@@ -110,6 +110,12 @@ def end_spans(verdicts: Verdicts) -> None:
         one.span.end()
 
 
+def of_no_app(span: Span, delivery: Delivery, event: Event) -> None:
+    """The span and the log line of an event whose app does not exist."""
+    saga_spans.unknown_event(span, delivery, UNKNOWN_APP.reason)
+    saga_log.ignored(event, UNKNOWN_APP.reason)
+
+
 def log_verdicts(verdicts: Verdicts) -> None:
     """The log lines of what has been committed."""
     for one, before, moved in verdicts.moves:

@@ -24,6 +24,7 @@ from orchestrix.engine.event_batch import (
     firsts,
     ignored_rows,
     log_verdicts,
+    of_no_app,
     of_pair,
     read,
 )
@@ -190,7 +191,7 @@ class EventListener:
             saga = self._catalog.saga(cause.saga)
         if saga is None:
             self.counts[UNKNOWN_APP.reason] += 1
-            saga_spans.unknown_event(span, delivery, UNKNOWN_APP.reason)
+            of_no_app(span, delivery, failure)
             await self._settle(consumer, [delivery], [(delivery, UNKNOWN_APP.reason)])
         else:
             await self._take(consumer, [Received(delivery, saga, failure, span)])

@@ -42,7 +42,7 @@ _rate = LogRateLimit(log)
 _unknown = LogThrottle()
 
 
-class Moved(Protocol):
+class CommittedChange(Protocol):
     """What has become of an instance."""
 
     @property
@@ -52,7 +52,7 @@ class Moved(Protocol):
     def history(self) -> tuple[StateChange, ...]: ...
 
 
-def committed(moved: Iterable[tuple[Instance | None, Moved]]) -> None:
+def committed(moved: Iterable[tuple[Instance | None, CommittedChange]]) -> None:
     """One line for each change that has just been committed, with the instance as it was before."""
     if log.isEnabledFor(logging.INFO):
         for before, one in moved:
@@ -60,7 +60,7 @@ def committed(moved: Iterable[tuple[Instance | None, Moved]]) -> None:
 
 
 def changed(
-    before: Instance | None, moved: Moved, *, context: TraceContext | None = None, worker: str | None = None
+    before: Instance | None, moved: CommittedChange, *, context: TraceContext | None = None, worker: str | None = None
 ) -> None:
     """The lines of one committed change: its first history row, and the end of the saga if it has ended.
 
