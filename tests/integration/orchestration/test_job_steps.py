@@ -227,7 +227,7 @@ async def test_a_job_follows_from_the_span_that_issued_it_and_keeps_its_sagas_ro
     saga = await yard.begin("traced", saga="release")
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     root, issued = f"00-{trace}-00f067aa0ba902b7-03", f"00-{trace}-1111111111111111-03"
-    table = tables.instances
+    table = tables.saga_instances
     async with yard.database.begin() as tx:
         change = update(table).where(table.c.id == saga.id)
         await tx.execute(change.values(traceparent=root, tracestate="vendor=1", trace_head=issued))
