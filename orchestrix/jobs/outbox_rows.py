@@ -59,7 +59,7 @@ def handoff(job_id: str, owner: str, owner_epoch: int, reason: str) -> Outgoing:
 
 
 def ack(queue: str, job_id: str, owner: str, owner_epoch: int) -> Outgoing:
-    """The answer to an offer, for the queue of the node that handed the job over."""
+    """The answer to an offer, for the queue of the node that handed the job off."""
     return Outgoing(
         "", queue, messages.taken(job_id, owner, owner_epoch), clock.uuid7(), None, "job.handoff.ack", clock.now()
     )

@@ -1,4 +1,7 @@
-"""Job hand-off subscriber: makes this node the owner of jobs that need one."""
+"""Job hand-off subscriber: the side that takes jobs, new ones and those that other nodes hand off.
+
+The side that gives them away is `handoff_publisher`; of all nodes, the one that reads an offer first is the new owner.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ class OwnerlessJobsQueue:
 
 
 class JobHandoffSubscriber:
-    """Takes new jobs, and those that other nodes hand over: stores itself as the owner, consumes, then answers.
+    """Takes new jobs, and those that other nodes hand off: stores itself as the owner, consumes, then answers.
 
     Taking is a compare-and-set, so that of two nodes that receive the same job one becomes the owner.
     """
@@ -143,7 +146,7 @@ class JobHandoffSubscriber:
         await self._offered.release()
 
     async def decline(self) -> None:
-        """Takes no jobs that others hand over, until `accept`."""
+        """Takes no jobs that others hand off, until `accept`."""
         self._declining = True
         await self._offered.leave()
 
@@ -178,7 +181,7 @@ class JobHandoffSubscriber:
     async def _own(self, taken: Iterable[JobRow]) -> None:
         crash.point("jobs.take.after_commit")
         for job in taken:
-            await self._owned_jobs.hold(job.id, job.owner_epoch)
+            await self._owned_jobs.consume(job.id, job.owner_epoch)
 
     async def _write_new(self, wanted: Sequence[str], tx: Transaction) -> list[JobRow]:
         """Those without owner, as they are now; and those that are this node's already."""

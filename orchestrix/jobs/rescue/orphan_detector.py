@@ -28,7 +28,9 @@ UNOWNED_TIMEOUT_S: Final = 30.0
 
 
 class OrphanJobDetector:
-    """Offers jobs whose owner is dead, or that never had one, to the live nodes.
+    """The leader's search for orphans: offers jobs whose owner is dead, or that never had one, to the live nodes.
+
+    Which node takes them is decided by `JobHandoffSubscriber`; the attempts themselves are ended by `JobRescuer` alone.
 
     Not while no offer could be published: each check would write others for the same jobs.
     """

@@ -23,13 +23,15 @@ from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.resources.routes import served
 from orchestrix.api.sagas.models import models
+from orchestrix.api.traces.links import NO_LINKS, LinkTemplates
+from orchestrix.api.traces.reader import TraceReader
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.config.settings import JobsSettings
 from orchestrix.dead_letters.service import DeadLetterService
 from orchestrix.domain.registry.addresses import AllowList
-from orchestrix.engine.actions import Action, ActionResult
 from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.engine.control import Action, ActionResult
 from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import (
     ExistingSaga,
@@ -239,6 +241,9 @@ class World:
 
     database: Database
     resources: Sequence[Resource] = (APPS,)
+    links: LinkTemplates = NO_LINKS
+    trace_reader: TraceReader | None = None
+    trace_endpoint: str | None = None
     health: Health = field(default_factory=Health)
     watch: FakeWatch = field(default_factory=FakeWatch)
     control: FakeControl = field(default_factory=FakeControl)
@@ -294,7 +299,7 @@ class World:
             canceller=JobCanceller(self.database, self.stops.extend, self.job_watch.notify),
             retrier=JobRetrier(self.database, self.job_watch.notify, lambda: self.due.append(None)),
             job_watch=self.job_watch,
-            drainer=DrainRequester(self.database, self.broker),
+            drain_requester=DrainRequester(self.database, self.broker),
             timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
             registry=self.registry,
             health=self.health,
@@ -305,6 +310,9 @@ class World:
             guard=guard or OriginGuard(),
             streams=Streams(streams),
             gzip=gzip,
+            links=self.links,
+            trace_reader=self.trace_reader,
+            trace_endpoint=self.trace_endpoint,
         )
 
     async def start(self, saga: str, wanted: SagaStart) -> Instance:

@@ -16,7 +16,7 @@ from orchestrix import Job as Work
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.leases import Fence
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.engine.explain import stuck
 from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.errors import Contention, Unavailable
@@ -28,7 +28,7 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.jobs import JobFilter
 from orchestrix.persistence.sagas.instances import InstanceFilter as Live
-from orchestrix.saga.actions.control import act
+from orchestrix.saga.actions.apply import apply_action
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import TransitionInputs
@@ -380,7 +380,8 @@ async def test_jobs_are_let_go_in_the_order_in_which_all_lock_them(yard: Yard) -
     assert low < high, "the first saga has the later job"
     tick = TransitionInputs(yard.database.now(), clock.uuid7())
     moves = [
-        (one, act(RELEASE, one, ActionRequest(SagaAction.TERMINATE, "ada", "because"), tick)) for one in (first, other)
+        (one, apply_action(RELEASE, one, ActionRequest(SagaAction.TERMINATE, "ada", "because"), tick))
+        for one in (first, other)
     ]
 
     async def let_go() -> None:

@@ -14,7 +14,7 @@ from orchestrix.broker.port import Delivery
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_retry import retried
 from orchestrix.domain.jobs import (
-    ATTEMPT_OVERDUE,
+    ATTEMPT_TIMED_OUT,
     FAILED,
     PENDING,
     RUNNING,
@@ -265,7 +265,7 @@ def test_a_rescue_is_in_the_trace_and_says_why(spans: RecordedSpans) -> None:
     [second] = dispatch(waiting)
     assert parent_id(spans.one("dispatch job")) == context_of(span).span_id
     assert links_of(spans.one("dispatch job")) == [published(first, KEPT)]
-    assert rescue(second, ATTEMPT_OVERDUE).trace_head == context_of(spans.named("end job attempt")[1]).traceparent
+    assert rescue(second, ATTEMPT_TIMED_OUT).trace_head == context_of(spans.named("end job attempt")[1]).traceparent
 
 
 def test_a_late_rescue_begins_a_trace_that_links_back_and_the_next_attempt_too(spans: RecordedSpans) -> None:
