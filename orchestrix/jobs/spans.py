@@ -234,7 +234,7 @@ def _dispatch_id(history_id: str) -> int:
 
 
 def _last_sign(job: JobRow) -> datetime:
-    """When something was last heard of the job, before what is done to it now."""
+    """When the job, or its worker, last gave a sign of life."""
     return max(at for at in (job.updated_at, job.dispatched_at, job.worker_beat_at) if at is not None)
 
 
