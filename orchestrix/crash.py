@@ -69,7 +69,7 @@ POINTS: Final[Mapping[str, str]] = {
     "jobs.cancel.after_commit": "The worker is not notified: it is when its next heartbeat comes.",
     "jobs.retry.before_commit": "Nothing is written and the operator has no answer: repeating the request does it.",
     "jobs.retry.after_commit": "It is retried and the leader is not notified: it finds the job within seconds.",
-    "jobs.rescue.before_commit": "What is overdue, silent or without owner still is: the next leader finds it.",
+    "jobs.rescue.before_commit": "What has timed out, is silent or without owner still is: the next leader finds it.",
     "jobs.rescue.after_commit": "Worker and dispatcher are not notified: both find it a little later.",
     "jobs.handoff.before_mark": "The jobs are owned by a dead node: they get another owner.",
     "jobs.handoff.after_mark": "The same, with the reason in their rows.",

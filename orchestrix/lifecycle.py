@@ -28,7 +28,7 @@ RECANCEL_INTERVAL_S: Final = 3.0
 ABANDON_AFTER_S: Final = 60.0
 """Seconds after which it is abandoned: longer than any wait for a database or a broker that hangs."""
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Seconds to close connections and their readers, where nothing has to be handed over."""
+"""Seconds to close connections and their readers, where nothing has to be handed off."""
 EXIT_GRACE_S: Final = 3.0
 """Seconds that abandoned work has to end before its process exits."""
 _left: set[object] = set()
@@ -359,7 +359,7 @@ class Health:
     def __init__(self, needs: frozenset[str] | None = None) -> None:
         self._probes: dict[str, tuple[Callable[[], str | None], bool]] = {}
         self.started = False
-        self.draining = False
+        self.stopping = False
         self.needs = needs
 
     def watch(self, component: str, probe: Callable[[], str | None], *, critical: bool = True) -> None:
@@ -382,9 +382,9 @@ class Health:
     @property
     def phase(self) -> str | None:
         """`starting` or `stopping`; None in between."""
-        return "stopping" if self.draining else None if self.started else "starting"
+        return "stopping" if self.stopping else None if self.started else "starting"
 
     @property
     def ready(self) -> bool:
         """Whether new work can be taken."""
-        return self.started and not self.draining and all(check.healthy for check in self.needed())
+        return self.started and not self.stopping and all(check.healthy for check in self.needed())

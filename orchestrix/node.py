@@ -134,16 +134,16 @@ class Node:
         if coordinator is None:
             return
         if self.context.single_process:
-            coordinator.drain()
+            coordinator.begin_drain()
         await coordinator.resign()
 
     async def retire(self) -> None:
-        """Hands its jobs over and leaves the cluster; it answers requests all the while."""
+        """Hands its jobs off and leaves the cluster; it answers requests all the while."""
         await self.membership.stop()
 
     async def stop(self) -> None:
         """Finishes what is in progress and disconnects."""
-        self.health.draining = True
+        self.health.stopping = True
         await self.membership.stop()
         await self.works.stop()
         await self.links.stop()
@@ -316,13 +316,13 @@ def _orchestration(node: NodeContext, engine: NodeEngine, dead_letters: NodeDead
     moving, collectors = engine.orchestration, dead_letters.collectors
     assert moving is not None, "an orchestrator moves sagas"
     assert collectors is not None, "an orchestrator collects dead letters"
-    follow = [moving.listener.catalog_changed, collectors.sagas.catalog_changed, moving.held.notify]
+    follow = [moving.listener.catalog_changed, collectors.sagas.catalog_changed, moving.held_events.notify]
     return [
         engine.reset_detector,
         moving.progress,
         moving.listener,
         moving.starts,
-        moving.held,
+        moving.held_events,
         moving.timers,
         collectors.sagas,
         collectors.jobs,

@@ -24,16 +24,18 @@ from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.problems import Problem
 from orchestrix.api.traces.links import LinkTemplates
-from orchestrix.bootstrap.dev import development
 from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.listening_socket import listening, nearby
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
+from orchestrix.bootstrap.traces import DEV_SERVICE, export_traces, node_service, stop_traces
 from orchestrix.config import file
 from orchestrix.config.settings import Settings, load
+from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node
+from orchestrix.telemetry import local_store
 from orchestrix.version import VERSION
 
 log = logging.getLogger("orchestrix")
@@ -84,7 +86,7 @@ def application(node: Node) -> FastAPI:
             canceller=node.jobs.canceller,
             retrier=node.jobs.retrier,
             job_watch=node.jobs.notifiers.changes,
-            drainer=node.cluster.drainer,
+            drain_requester=node.cluster.drain_requester,
             timetable=node.schedules,
             registry=node.registry,
             health=node.health,
@@ -134,6 +136,7 @@ def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # Not the node that was checked: an application may be started again, and in a process that was forked.
         node = open_node(wanted, chosen, broker_url)
+        export_traces(wanted, node_service(chosen), node.context.name)
         entrance.inner = application(node)
         try:
             async with _started(node):
@@ -234,7 +237,7 @@ async def _started(node: Node) -> AsyncIterator[None]:
             begun.result()
         yield
     finally:
-        node.health.draining = True
+        node.health.stopping = True
         await given_up(settled)
         await given_up(begun)
         await _stop(node, None, None, None)
@@ -259,14 +262,18 @@ async def run_serve(
     roles: frozenset[str],
     broker_url: Callable[[], str],
     ready: Callable[[Running], None],
+    local_traces: Path | None = None,
 ) -> None:
-    """Runs a node until SIGINT or SIGTERM. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`."""
+    """Runs a node until SIGINT or SIGTERM. `local_traces` is the file of a `dev` that it belongs to.
+
+    Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
+    """
     node = open_node(settings, roles, broker_url)
 
     async def announce(running: Running) -> None:
         ready(running)
 
-    await _run(node, None, [settings.http.port], announce, broker_url)
+    await _run(node, None, [settings.http.port], local_traces, announce, broker_url)
 
 
 async def run_dev(
@@ -297,18 +304,23 @@ async def run_dev(
             finally:
                 dev.worker.cut_off()  # it writes to a terminal, or to a pipe without a reader
 
-        await _run(dev.node, dev.worker, nearby(*api_ports), announce, lambda: dev.broker_url, last)
+        local_traces, broker = folder / local_store.FILE_NAME, lambda: dev.broker_url
+        await _run(dev.node, dev.worker, nearby(*api_ports), local_traces, announce, broker, last)
 
 
 async def _run(
     node: Node,
     worker: DevWorker | None,
     ports: Iterable[int],
+    local_traces: Path | None,
     ready: Callable[[Running], Awaitable[None]],
     broker_url: Callable[[], str],
     last: Callable[[], None] = lambda: None,
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(out_of_descriptors)
+    context = node.context
+    service = DEV_SERVICE if worker is not None else node_service(context.roles)
+    export_traces(context.settings, service, context.name, local_traces)
     with StopSignals(last) as signals:
         server = _server(node) if "api" in node.context.roles else None
         sockets = [listening(node.context.settings.http.host, ports)] if server is not None else []
@@ -319,7 +331,7 @@ async def _run(
         try:
             await first_of(signals.stop, beginning)
         finally:
-            node.health.draining = True
+            node.health.stopping = True
             await given_up(beginning)
             await _stop(node, worker, server, serving)
 
@@ -340,7 +352,7 @@ async def _stop(
 
     Each stage has a timeout: what does not end in it is logged, and abandoned.
     """
-    node.health.draining = True
+    node.health.stopping = True
     await stop_stage("resigning as leader", node.resign(), RESIGN_TIMEOUT_S)
     if worker is not None:
         await stop_stage("stopping the worker", worker.stop(), worker.shutdown_limit_s)
@@ -349,6 +361,7 @@ async def _stop(
         server.should_exit = True
         await stop_stage("stopping the HTTP server", serving, STOP_HTTP_TIMEOUT_S + CLOSE_TIMEOUT_S)
     await stop_stage("stopping the node", node.stop(), STOP_NODE_TIMEOUT_S)
+    await stop_traces()
 
 
 def _server(node: Node) -> Server:

@@ -13,6 +13,7 @@ import pytest
 
 from tests import forks
 from tests.ledger import Ledger
+from tests.otlp import OtlpReceiver, otlp_receiver
 from tests.processes import Processes
 from tests.servers import lookup, shared, sql
 from tests.servers.base import Server
@@ -265,6 +266,13 @@ def _sendable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(_sendable, value))
     return value
+
+
+@pytest.fixture
+def otlp() -> Iterator[OtlpReceiver]:
+    """A receiver of spans, for processes that are started with its `environment()`."""
+    with otlp_receiver() as receiver:
+        yield receiver
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ IMPORTED = (
     "orchestrix.cli",
     "orchestrix.cli.commands.processes",
     "orchestrix.server",
+    "orchestrix.telemetry.sdk",
     "asyncmy",
     "asyncpg",
     "sqlalchemy.dialects.mysql.asyncmy",

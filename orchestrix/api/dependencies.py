@@ -13,8 +13,8 @@ from orchestrix.api.traces.links import NO_LINKS, LinkTemplates
 from orchestrix.api.traces.reader import TraceReader
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.dead_letters.service import DeadLetterService
-from orchestrix.engine.actions import Action, ActionResult
 from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.engine.control import Action, ActionResult
 from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import IdempotencyKey, Keyed, Repeated, StartRequest, StartResult
 from orchestrix.jobs.cancellation import JobCanceller
@@ -114,7 +114,7 @@ class ApiContext:
     canceller: JobCanceller
     retrier: JobRetrier
     job_watch: JobChangeNotifier
-    drainer: DrainRequester
+    drain_requester: DrainRequester
     timetable: ScheduleService
     registry: ExecutorRegistry
     health: Health

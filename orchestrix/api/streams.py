@@ -53,7 +53,7 @@ async def _begun(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 async def moved(context: ApiContext, saga: str, instance_id: int, version: int, seconds: float) -> bool:
     """True once the instance may have passed `version`; False when `seconds` are over or the process is stopping."""
     end = clock.monotonic() + seconds
-    while not context.health.draining and (left := end - clock.monotonic()) > 0:
+    while not context.health.stopping and (left := end - clock.monotonic()) > 0:
         until = clock.monotonic() + min(left, SLICE_S)
         await context.watch.changed(saga, instance_id, version, min(left, SLICE_S))
         if clock.monotonic() < until:

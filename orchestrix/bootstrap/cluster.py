@@ -68,7 +68,7 @@ class ClusterLinks:
 class NodeCluster:
     """A node's parts for the cluster; `coordinator` only where the node is a member of it."""
 
-    drainer: DrainRequester
+    drain_requester: DrainRequester
     leader_monitor: LeaderMonitor
     coordinator: RejoiningMember | None
 

@@ -38,21 +38,21 @@ def log_stopping(worker: Worker, timeout_s: float, cut: str) -> None:
     """Logs what is waited for, up to `timeout_s` seconds, and that a second signal cuts it off: `cut` is what happens
     then.
     """
-    held = _running(worker)
-    if held:
-        log.warning("stopping: waiting up to %g s for %s. Press Ctrl-C again to stop now (%s)", timeout_s, held, cut)
+    running = _running(worker)
+    if running:
+        log.warning("stopping: waiting up to %g s for %s. Press Ctrl-C again to stop now (%s)", timeout_s, running, cut)
 
 
 def log_cut_off(worker: Worker, cut: str) -> None:
     """Logs what a second signal has cut off, and what happens then."""
-    held = _running(worker)
-    if held:
-        log.warning("stopped before the end: %s; %s", held, cut)
+    running = _running(worker)
+    if running:
+        log.warning("stopped before the end: %s; %s", running, cut)
 
 
 def _running(worker: Worker) -> str:
     """What the worker has in progress, in words: `1 running job and 2 running commands`; empty without any."""
-    counts = {"job": len(worker.jobs.held) if worker.jobs is not None else 0, "command": worker.held}
+    counts = {"job": len(worker.jobs.job_ids) if worker.jobs is not None else 0, "command": worker.commands_in_flight}
     return " and ".join(counted(count, f"running {what}") for what, count in counts.items() if count)
 
 

@@ -41,7 +41,7 @@ class Orchestration:
     progress: QueueProgress
     listener: EventListener
     starts: StepStartListener
-    held: HeldEvents
+    held_events: HeldEvents
     timers: SagaTimers
 
 
@@ -103,7 +103,9 @@ def _orchestration(node: NodeContext, base: EngineBase) -> Orchestration:
         progress=progress,
         reader=reader,
     )
-    held = HeldEvents(node.database, base.relay, base.changes, node.catalog, reader, jobs=jobs, on_commit=timers.expect)
+    held_events = HeldEvents(
+        node.database, base.relay, base.changes, node.catalog, reader, jobs=jobs, on_commit=timers.expect
+    )
     listener = EventListener(
         *common,
         node=node.name,
@@ -113,10 +115,10 @@ def _orchestration(node: NodeContext, base: EngineBase) -> Orchestration:
         jobs=jobs,
         progress=progress,
         reader=reader,
-        held=held.notify,
+        on_held=held_events.notify,
     )
     starts = StepStartListener(node.database, node.broker, node.catalog, progress, batch=tuned.batch, reader=reader)
-    return Orchestration(progress, listener, starts, held, timers)
+    return Orchestration(progress, listener, starts, held_events, timers)
 
 
 def follow_catalog(grew: WakeSignal, follow: Sequence[Callable[[], None]]) -> Service:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from orchestrix import clock
 from orchestrix.bootstrap.dev_worker import ELSEWHERE, WORKER_STOP_GRACE_S, log_cut_off, log_stopping
@@ -16,6 +17,7 @@ from orchestrix.bootstrap.factories import (
 )
 from orchestrix.bootstrap.health_checks import DatabaseWatch
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
+from orchestrix.bootstrap.traces import WORKER_SERVICE, export_traces, stop_traces
 from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
@@ -34,10 +36,11 @@ async def run_worker(
     job_queues: Sequence[str] = (),
     broker_url: Callable[[], str],
     ready: Callable[[Sequence[str]], None],
+    local_traces: Path | None = None,
 ) -> None:
     """Serves the commands of `queues` and the jobs of `job_queues` until SIGINT or SIGTERM; all that it can if both
-    are empty. `name` is its id on the wire; `ready` gets the names of all queues. At last it logs how long the stop
-    took, and how many commands and jobs it did not finish.
+    are empty. `name` is its id on the wire; `ready` gets the names of all queues; `local_traces` is the file of a `dev`
+    that it belongs to. At last it logs how long the stop took, and how many commands and jobs it did not finish.
 
     Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """
@@ -48,6 +51,7 @@ async def run_worker(
     )
     definitions = DefinitionStore(database, catalog)
     worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
+    export_traces(settings, WORKER_SERVICE, name, local_traces)
     watch = DatabaseWatch(database, name)
     timeout_s = settings.worker.stop_timeout
     with StopSignals(lambda: log_cut_off(worker, ELSEWHERE)) as signals:
@@ -75,6 +79,7 @@ async def run_worker(
             await stop_stage("stopping the database monitor", watch.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
+            await stop_traces()
     took_s, left = clock.monotonic() - stopping_at, worker.abandoned
     extra = {"took_s": round(took_s, 3), "unfinished": left}
     log.info("stopped after %s, %d unfinished", duration(round(took_s, 2)), left, extra=extra)

@@ -84,7 +84,7 @@ def read(folder: Path) -> DevFile | None:
 def running(folder: Path) -> DevFile | None:
     """`read`, and its process lives; None if there is no `dev`. Raises `Unavailable` if it is dead or just starting."""
     found = read(folder)
-    if found is None and _held(folder):
+    if found is None and _lock_taken(folder):
         raise Unavailable("the `orchestrix dev` of this folder is not ready yet: try again in a moment")
     if found is not None and not alive(folder, found.pid):
         raise Unavailable(
@@ -96,11 +96,11 @@ def running(folder: Path) -> DevFile | None:
 
 def alive(folder: Path, pid: int) -> bool:
     """Whether the `dev` of this folder runs. The lock proves it, also after its pid was given to another process."""
-    held = _held(folder)
+    held = _lock_taken(folder)
     return _exists(pid) if held is None else held
 
 
-def _held(folder: Path) -> bool | None:
+def _lock_taken(folder: Path) -> bool | None:
     """Whether a `dev` has the folder; None if the lock cannot be looked at."""
     try:
         probe = os.open(_lock_path(folder), os.O_RDONLY)

@@ -64,6 +64,11 @@ def mark(good: bool) -> str:
     return ("✓" if good else "✗") if _unicode() else ("+" if good else "x")
 
 
+def block() -> str:
+    """What a bar is made of, plain where the terminal has no other."""
+    return "█" if _unicode() else "="
+
+
 def visible(text: str) -> str:
     """`text` in one line, control characters shown as escapes: what others wrote must not steer a terminal."""
     return "".join(_escape(char) if unicodedata.category(char) in _UNSAFE else char for char in text)
@@ -114,7 +119,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | 
         _narrow(widths, room, others)
         _narrow(widths, room, sentences)
         _narrow(widths, room, range(1, len(widths)))
-        lines = [[_cut(text, wide) for text, wide in zip(line, widths, strict=True)] for line in lines]
+        lines = [[cut(text, wide) for text, wide in zip(line, widths, strict=True)] for line in lines]
     return "\n".join(_line(line, widths) for line in lines)
 
 
@@ -126,7 +131,7 @@ def _narrow(widths: list[int], room: int, places: Sequence[int], least: int = NA
         widths[widest] -= 1
 
 
-def _cut(text: str, wide: int) -> str:
+def cut(text: str, wide: int) -> str:
     """The beginning of a text that is wider, with a mark at its end."""
     if width(text) <= wide:
         return text

@@ -1,4 +1,4 @@
-"""Drain requester: requests that a node hand its jobs over."""
+"""Drain requester: requests that a node hand its jobs off."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class DrainRequester:
 
     @staticmethod
     async def _write(tx: Transaction, node_id: str, actor: str) -> NodeRow:
-        changed = await nodes.drain(tx, node_id)  # before any read: what is read then is what it has found
+        changed = await nodes.mark_draining(tx, node_id)  # before any read: what is read then is what it has found
         node = await nodes.get(tx, node_id)
         if node is None:
             node_id = await _called(tx, node_id)
-            changed = await nodes.drain(tx, node_id)
+            changed = await nodes.mark_draining(tx, node_id)
             node = await nodes.get(tx, node_id)
         assert node is not None, "it was read in this transaction"
         if node.state not in LIVE:

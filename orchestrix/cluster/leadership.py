@@ -54,12 +54,12 @@ ELECTION_QUEUE: Final = Topology(queues=(Queue(LEADER, SINGLE),))
 
 @dataclass(slots=True)
 class _LeadershipTerm:
-    """One term of leadership. `until` is on the monotonic clock; `held` are the held tokens by `consumer`."""
+    """One term of leadership. `until` is on the monotonic clock; `tokens` are those that it holds by `consumer`."""
 
     fence: Fence
     mode: LeaderMode
     until: float
-    held: list[Delivery]
+    tokens: list[Delivery]
     consumer: Consumer
     lost: asyncio.Future[str]
     publish_token_at: float = 0.0
@@ -155,7 +155,7 @@ class Leadership:
             return
         crash.point("leader.after_token")
         losses, asked = self._losses, clock.monotonic()
-        mode = LeaderMode.BROKER if token is not None or self._broker.state is LinkState.UP else LeaderMode.ALONE
+        mode = LeaderMode.BROKER if token is not None or self._broker.state is LinkState.UP else LeaderMode.BROKERLESS
         try:
             candidacy = Candidacy(self._node_id, mode, token is not None, there=asked - self._began)
             fence = await self._lease_store.campaign(candidacy, asked)
@@ -340,7 +340,7 @@ class Leadership:
         """Counts from before the request: the answer may have been long on its way."""
         asked = clock.monotonic()
         linked = self._broker.state is LinkState.UP
-        mode = LeaderMode.BROKER if linked or term.mode is LeaderMode.BROKER else LeaderMode.ALONE
+        mode = LeaderMode.BROKER if linked or term.mode is LeaderMode.BROKER else LeaderMode.BROKERLESS
         async with asyncio.timeout(self._lease / 3):
             await self._lease_store.renew(term.fence, mode)
         term.until = asked + self._lease
@@ -370,7 +370,7 @@ class Leadership:
             if outcome is TokenHandling.DROP and term.token_published:
                 await term.consumer.acknowledge([delivery])
             else:
-                term.held.append(delivery)
+                term.tokens.append(delivery)
 
     async def _next_token(self, term: _LeadershipTerm) -> Delivery | None:
         """None when it may be time for a fresh one, or when the last one has gone to another node."""
@@ -396,5 +396,5 @@ class Leadership:
             term.token_published = True
             term.publish_token_at = clock.monotonic() + TOKEN_REFRESH_INTERVAL_S
             term.awaited_until = clock.monotonic() + TOKEN_RETURN_TIMEOUT_S
-            held, term.held = term.held, []
-            await term.consumer.acknowledge(held)
+            former, term.tokens = term.tokens, []
+            await term.consumer.acknowledge(former)

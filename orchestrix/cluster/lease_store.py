@@ -56,7 +56,7 @@ class DatabaseLeaseStore:
         self._database = database
         self._node_id = node_id
         self._lease = lease
-        self._held = 0
+        self._latest_term = 0
         self._session: int | None = None
 
     async def read(self) -> Lease | None:
@@ -69,7 +69,7 @@ class DatabaseLeaseStore:
                 fence = await self._campaign_until_answered(candidacy, noticed_at)
         except TimeoutError as late:
             raise Unavailable("the database did not decide the election in time") from late
-        self._held = fence.term if fence is not None else self._held
+        self._latest_term = fence.term if fence is not None else self._latest_term
         return fence
 
     async def renew(self, fence: Fence, mode: LeaderMode) -> None:
@@ -104,7 +104,7 @@ class DatabaseLeaseStore:
             except RetryableError:
                 failures += 1
                 await asyncio.sleep(backoff(failures))
-        won = lease is not None and lease.holder == self._node_id and lease.term > self._held
+        won = lease is not None and lease.holder == self._node_id and lease.term > self._latest_term
         return lease.fence if lease is not None and won else None
 
     async def _attempt(self, candidacy: Candidacy, noticed_at: float) -> Fence | None:

@@ -32,7 +32,7 @@ class NodeWorkload(Protocol):
         """Begins."""
 
     async def stop(self) -> None:
-        """Hands over what it has, then ends."""
+        """Hands off what it has, then ends."""
 
     async def abandon(self) -> None:
         """Ends at once: others have it already."""
@@ -64,7 +64,7 @@ class ClusterMember:
         self.identity = identity
         self.work = workload
         self._link, self._draining = link, draining or DrainSignal()
-        self._hand_over = settings.handoff_hard + CLOSE_TIMEOUT_S
+        self._handoff_timeout_s = settings.handoff_hard + CLOSE_TIMEOUT_S
         heartbeats = HeartbeatListener(link, identity.id)
         patience = FailureTimeouts(settings.heartbeat, settings.dead, settings.presence)
         own: Sequence[Duty] = (
@@ -95,7 +95,7 @@ class ClusterMember:
         """The health probe."""
         return self.membership.problem() or self._link.mismatch
 
-    def drain(self) -> None:
+    def begin_drain(self) -> None:
         """Marks the node as taking nothing new; it keeps what it has until it stops."""
         self._draining.begin()
 
@@ -107,13 +107,13 @@ class ClusterMember:
         await self.leadership.start()
 
     async def stop(self) -> None:
-        """Resigns, hands over what it has, and leaves; each within its time, so that a part that hangs or fails does
+        """Resigns, hands off what it has, and leaves; each within its time, so that a part that hangs or fails does
         not keep the others from learning that the node is gone.
         """
         await stop_stage("resigning as leader", self.leadership.stop(), CLOSE_TIMEOUT_S)
-        self.drain()
+        self.begin_drain()
         if self.work is not None:
-            await stop_stage("handing over the jobs", self.work.stop(), self._hand_over)
+            await stop_stage("handing the jobs off", self.work.stop(), self._handoff_timeout_s)
         await stop_stage("leaving the cluster", self.membership.leave(), CLOSE_TIMEOUT_S)
         await stop_stage("closing the cluster connections", self._parts.stop(), CLOSE_TIMEOUT_S)
 

@@ -62,9 +62,9 @@ class RejoiningMember:
         """Waits until the node is a member."""
         await self._member.membership.joined.wait()
 
-    def drain(self) -> None:
+    def begin_drain(self) -> None:
         """Marks this node as taking nothing new; it keeps what it has until it stops."""
-        self._member.drain()
+        self._member.begin_drain()
 
     def problem(self) -> str | None:
         """The health probe."""

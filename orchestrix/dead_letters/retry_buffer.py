@@ -46,8 +46,8 @@ class LogRateLimiter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A dead letter held since a monotonic time, with its retry delay in seconds."""
+class _BufferedDeadLetter:
+    """A dead letter buffered since a monotonic time, with its retry delay in seconds."""
 
     dead_letter: Delivery
     since: float
@@ -63,7 +63,7 @@ class RetryBuffer:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held: dict[Key, _Held] = {}
+        self._buffered: dict[Key, _BufferedDeadLetter] = {}
         self._failures: dict[bytes, int] = {}
         self._log_limiter = LogRateLimiter()
 
@@ -74,7 +74,7 @@ class RetryBuffer:
         content = _content(dead_letter)
         failures = self._failures[content] = self._failures.get(content, 0) + 1
         pause = backoff(failures, FIRST_RETRY_DELAY_S, RETRY_DELAY_LIMIT_S)
-        self._held[key_of(dead_letter)] = _Held(dead_letter, clock.monotonic(), pause)
+        self._buffered[key_of(dead_letter)] = _BufferedDeadLetter(dead_letter, clock.monotonic(), pause)
         if self._log_limiter.allows():
             log.error("cannot store %s, the last one from %s", self._count(), dead_letter.queue, exc_info=error)
 
@@ -86,14 +86,14 @@ class RetryBuffer:
                 self._failures.pop(_content(dead_letter), None)
 
     def remove(self, dead_letter: Delivery) -> None:
-        """It is no longer held."""
-        self._held.pop(key_of(dead_letter), None)
+        """It is no longer buffered."""
+        self._buffered.pop(key_of(dead_letter), None)
 
     def due(self, alive: Callable[[Delivery], bool]) -> list[Delivery]:
         """Those that are to be retried now. Drops those that the broker has taken back."""
-        self._held = {key: held for key, held in self._held.items() if alive(held.dead_letter)}
+        self._buffered = {key: buffered for key, buffered in self._buffered.items() if alive(buffered.dead_letter)}
         now = clock.monotonic()
-        return [held.dead_letter for held in self._held.values() if self._due(held) <= now]
+        return [buffered.dead_letter for buffered in self._buffered.values() if self._due(buffered) <= now]
 
     def has_failed_often(self, dead_letter: Delivery) -> bool:
         """Whether it has failed in place, and should go out of the way of others."""
@@ -101,19 +101,21 @@ class RetryBuffer:
 
     def wait(self) -> float | None:
         """Seconds until the first is due, 0.0 if it is; None without any."""
-        first = min(map(self._due, self._held.values()), default=None)
+        first = min(map(self._due, self._buffered.values()), default=None)
         return None if first is None else max(0.0, first - clock.monotonic())
 
     def problem(self) -> str | None:
         """How many there are, for the health report; None without any."""
-        return f"cannot store {self._count()} (kept by the broker): see the log" if self._held else None
+        return f"cannot store {self._count()} (kept by the broker): see the log" if self._buffered else None
 
-    def _due(self, held: _Held) -> float:
-        same_queue = sum(other.dead_letter.queue == held.dead_letter.queue for other in self._held.values())
-        return held.since + (min(held.pause, CROWDED_RETRY_DELAY_S) if same_queue >= self._limit else held.pause)
+    def _due(self, buffered: _BufferedDeadLetter) -> float:
+        same_queue = sum(other.dead_letter.queue == buffered.dead_letter.queue for other in self._buffered.values())
+        return buffered.since + (
+            min(buffered.pause, CROWDED_RETRY_DELAY_S) if same_queue >= self._limit else buffered.pause
+        )
 
     def _count(self) -> str:
-        return counted(len(self._held), "dead letter")
+        return counted(len(self._buffered), "dead letter")
 
 
 def key_of(dead_letter: Delivery) -> Key:

@@ -1,4 +1,4 @@
-"""Balance: which nodes hand jobs over because they have far more than others."""
+"""Balance: which nodes hand jobs off because they have far more than others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ OVERLOAD_MARGIN: Final = 10
 """… and with so many more: a few jobs are not worth the move."""
 
 
-def handed_over(loads: Mapping[str, int]) -> dict[str, int]:
-    """How many jobs each overloaded node hands over, by node; nothing where the loads are alike.
+def jobs_to_hand_off(loads: Mapping[str, int]) -> dict[str, int]:
+    """How many jobs each overloaded node hands off, by node; nothing where the loads are alike.
 
-    A node hands over at most its excess over the average, so that it is not the one with too few afterwards, and all
+    A node hands off at most its excess over the average, so that it is not the one with too few afterwards, and all
     together no more than the nodes with too few can take: nothing comes back the next time.
     """
     if len(loads) < 2:

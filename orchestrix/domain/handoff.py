@@ -1,4 +1,4 @@
-"""Hand-off: what a node that hands a job over does next, while it waits for the node that takes it."""
+"""Hand-off: what a node that hands a job off does next, while it waits for the node that takes it."""
 
 from __future__ import annotations
 

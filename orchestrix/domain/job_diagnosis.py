@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix.domain.jobs import (
-    ATTEMPT_OVERDUE,
+    ATTEMPT_TIMED_OUT,
     DISPATCHED,
     PENDING,
     RUNNING,
@@ -15,7 +15,7 @@ from orchestrix.domain.jobs import (
     AttemptEnding,
     JobRow,
 )
-from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.quantities import duration
 
 DISPATCH_GRACE: Final = timedelta(seconds=5)
@@ -64,20 +64,20 @@ class WaitReason:
         return f"{self.cause}: {self.helps}" if self.helps else self.cause
 
 
-def timed_out(job: JobRow) -> AttemptEnding:
+def execution_timeout(job: JobRow) -> AttemptEnding:
     """The ending of an attempt that ran for longer than the job's timeout."""
     if job.timeout_ms is None:
-        return ATTEMPT_OVERDUE
+        return ATTEMPT_TIMED_OUT
     message = f"timed out after {duration(job.timeout_ms / 1000)}"
-    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
+    return replace(ATTEMPT_TIMED_OUT, error={"type": TIMEOUT, "message": message})
 
 
-def overdue(job: JobRow, workers: QueueWorkers) -> AttemptEnding:
+def timeout_ending(job: JobRow, workers: QueueWorkers) -> AttemptEnding:
     """The ending of the attempt whose time is over, given the known workers of its queue."""
     if job.state != DISPATCHED:
-        return timed_out(job)
+        return execution_timeout(job)
     message = f"timed out before a worker started it: {_no_worker(job, workers)}"
-    return replace(ATTEMPT_OVERDUE, error={"type": TIMEOUT, "message": message})
+    return replace(ATTEMPT_TIMED_OUT, error={"type": TIMEOUT, "message": message})
 
 
 def may_wake_leader(job: JobRow) -> bool:
@@ -91,7 +91,7 @@ def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
         case "DISPATCHED":
             return job.dispatched_at is not None and now - job.dispatched_at > DISPATCH_GRACE
         case "PENDING":
-            return job.wake_at is not None and (job.wake_at == HELD_WAKE_AT or now - job.wake_at > DISPATCH_GRACE)
+            return job.wake_at is not None and (job.wake_at == QUEUED_WAKE_AT or now - job.wake_at > DISPATCH_GRACE)
         case "RUNNING":
             return job.worker_beat_at is not None and now - job.worker_beat_at > _missed(limit)
         case _:
@@ -114,7 +114,7 @@ def wait_reason(job: JobRow, now: datetime, context: DiagnosisContext, problem: 
     """
     if not may_wait(job, now, context.limit):
         return None
-    if job.wake_at == HELD_WAKE_AT:
+    if job.wake_at == QUEUED_WAKE_AT:
         return WaitReason("held", "waiting for another run of its schedule to end")
     if problem is not None:
         return WaitReason("broker_down", f"RabbitMQ is unreachable ({problem})", "restart the broker; no data is lost")

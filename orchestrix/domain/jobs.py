@@ -205,7 +205,7 @@ class AttemptEnding:
 
 
 WORKER_SILENT: Final = AttemptEnding(LOST, {"type": "WorkerLost", "message": "its worker sends no heartbeats any more"})
-ATTEMPT_OVERDUE: Final = AttemptEnding(TIMED_OUT, {"type": TIMEOUT, "message": "timed out"})
+ATTEMPT_TIMED_OUT: Final = AttemptEnding(TIMED_OUT, {"type": TIMEOUT, "message": "timed out"})
 BROKER_LOST: Final = AttemptEnding(LOST, {"type": "BrokerLost", "message": "the broker lost its data"}, counts=False)
 BEGUN_TWICE: Final = AttemptEnding(LOST, {"type": "BegunTwice", "message": "started by another worker"}, counts=False)
 

@@ -29,10 +29,10 @@ class Fence:
 
 
 class LeaderMode(StrEnum):
-    """Whether a leader has a link to the broker."""
+    """Whether a leader has a link to the broker; stored and shown as `broker` and `alone`."""
 
     BROKER = "broker"
-    ALONE = "alone"
+    BROKERLESS = "alone"
 
 
 class ElectionReason(StrEnum):
@@ -113,7 +113,7 @@ def election_reason(candidacy: Candidacy, lease: Lease | None) -> ElectionReason
         return ElectionReason.RESIGNED if candidacy.by_token or lease.lapsed else None
     if lease.lapsed:
         return ElectionReason.EXPIRED
-    if lease.mode is LeaderMode.ALONE and candidacy.mode is LeaderMode.BROKER:
+    if lease.mode is LeaderMode.BROKERLESS and candidacy.mode is LeaderMode.BROKER:
         return ElectionReason.DEPOSED
     return ElectionReason.LOST if candidacy.by_token else None
 
@@ -139,7 +139,7 @@ def campaign_delay_s(waiting: WaitingCandidate, lease: Lease | None) -> float:
     if lease.holder == waiting.node_id:
         return RETAKE_DELAY_S * (1 + waiting.jitter / 5) - waiting.waited
     by_time = lease.left + _slack(waiting, lease)
-    if lease.mode is LeaderMode.ALONE and waiting.linked > 0:
+    if lease.mode is LeaderMode.BROKERLESS and waiting.linked > 0:
         return min(by_time, DEPOSE_DELAY_S + waiting.jitter - waiting.linked)
     return by_time
 
@@ -170,7 +170,7 @@ INITIAL_TOKEN: Final = LeaderToken(0, NOBODY)
 class TokenHandling(Enum):
     """What a node does with a token."""
 
-    HOLD = "hold"
+    KEEP = "keep"
     DROP = "drop"
     CAMPAIGN = "campaign"
 
@@ -178,11 +178,11 @@ class TokenHandling(Enum):
 def handling(token: LeaderToken, leading: Fence | None) -> TokenHandling:
     """What a node does with a token; `leading` is the fence of a leader in office.
 
-    Its own is held, or it would elect itself for ever. An older one is a copy. A newer one says that the node leads no
+    Its own is kept, or it would elect itself for ever. An older one is a copy. A newer one says that the node leads no
     more.
     """
     if leading is None:
         return TokenHandling.CAMPAIGN
     if token == LeaderToken(leading.term, leading.holder):
-        return TokenHandling.HOLD
+        return TokenHandling.KEEP
     return TokenHandling.DROP if token.term < leading.term else TokenHandling.CAMPAIGN

@@ -14,9 +14,9 @@ from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.stored_times import CLOCK_TOLERANCE
 from orchestrix.errors import Invalid
 
-HELD_WAKE_AT: Final = datetime.fromisoformat("9999-12-31T00:00:00+00:00")
+QUEUED_WAKE_AT: Final = datetime.fromisoformat("9999-12-31T00:00:00+00:00")
 """The `wake_at` of a job that waits for the end of another one of its schedule."""
-HELD_RUNS_LIMIT: Final = 2000
+QUEUED_RUNS_LIMIT: Final = 2000
 """Runs of one schedule that wait for their turn; a due time beyond is skipped."""
 MISSED_AFTER_MIN: Final = timedelta(seconds=10)
 """Twice the time in which a due time is certainly handled."""
@@ -187,20 +187,20 @@ class UnfinishedRuns:
 
     running: int = 0
     ready: int = 0
-    held: int = 0
+    queued: int = 0
 
     @property
     def free(self) -> bool:
         """Whether a run can begin at once."""
-        return not (self.running or self.ready or self.held)
+        return not (self.running or self.ready or self.queued)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
-    """A job to make for a due time, or for a requested run; `held` until an earlier one has ended."""
+    """A job to make for a due time, or for a requested run; `queued` until an earlier one has ended."""
 
     due_at: datetime | None
-    held: bool = False
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Firing:
     def outcome(self) -> FiringOutcome:
         """The same as a short name."""
         if self.runs:
-            return FiringOutcome.QUEUED if self.runs[-1].held else FiringOutcome.STARTED
+            return FiringOutcome.QUEUED if self.runs[-1].queued else FiringOutcome.STARTED
         return FiringOutcome.SKIPPED if self.missed is None else FiringOutcome.MISSED
 
 
@@ -302,22 +302,22 @@ def fire(schedule: Schedule, times: DueTimes, now: datetime, busy: UnfinishedRun
         return firing
     if schedule.misfire is Misfire.FIRE_ONCE:
         return _due(schedule, last, busy, firing)
-    room = min(schedule.catch_up, HELD_RUNS_LIMIT - busy.held)
+    room = min(schedule.catch_up, QUEUED_RUNS_LIMIT - busy.queued)
     return replace(firing, runs=in_turn(_last(times, due, last, room), busy))
 
 
 def in_turn(dues: list[datetime], busy: UnfinishedRuns) -> tuple[ScheduledRun, ...]:
     """Runs that work one after another, behind the unfinished ones."""
-    return tuple(ScheduledRun(due, held=place > 0 or not busy.free) for place, due in enumerate(dues))
+    return tuple(ScheduledRun(due, queued=place > 0 or not busy.free) for place, due in enumerate(dues))
 
 
 def _due(schedule: Schedule, due: datetime, busy: UnfinishedRuns, firing: Firing) -> Firing:
     if busy.free:
         return replace(firing, runs=(ScheduledRun(due),))
     if schedule.overlap is Overlap.CANCEL_PREVIOUS:
-        return replace(firing, runs=(ScheduledRun(due, held=busy.running > 0),), cancel=True)
-    if schedule.overlap is Overlap.QUEUE and busy.held < HELD_RUNS_LIMIT:
-        return replace(firing, runs=(ScheduledRun(due, held=True),))
+        return replace(firing, runs=(ScheduledRun(due, queued=busy.running > 0),), cancel=True)
+    if schedule.overlap is Overlap.QUEUE and busy.queued < QUEUED_RUNS_LIMIT:
+        return replace(firing, runs=(ScheduledRun(due, queued=True),))
     return firing
 
 
@@ -340,7 +340,7 @@ def job_of(schedule: Schedule, run: ScheduledRun, id: str, now: datetime, by: st
         correlation_id=id,
         created_at=now,
         updated_at=now,
-        wake_at=HELD_WAKE_AT if run.held else now,
+        wake_at=QUEUED_WAKE_AT if run.queued else now,
         schedule_id=schedule.id,
         due_at=run.due_at,
     )

@@ -1,12 +1,13 @@
-"""Saga control: applies an operator's action to a saga, whatever else happens to the saga meanwhile."""
+"""Saga control: stores what an operator's action makes of a saga, by the rules of `orchestrix.saga.actions`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrix import clock, crash
-from orchestrix.engine.actions import Action, VersionMismatch
+from orchestrix.engine import saga_spans
 from orchestrix.engine.change_notifier import SagaChangeNotifier
 from orchestrix.engine.job_steps import JobSteps
 from orchestrix.engine.requests import IdempotencyKey, Repeated
@@ -21,12 +22,34 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.sagas import held_events, instances, transitions
 from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
 from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
-from orchestrix.saga.actions.control import act
+from orchestrix.saga.actions.apply import apply_action
 from orchestrix.saga.actions.requests import ActionRequest, ActionResult, SagaAction
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import TransitionInputs
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
+from orchestrix.telemetry.tracing import Span
+
+__all__ = ["Action", "ActionResult", "SagaControl", "VersionMismatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One verb for one instance. `version` is what the client last read, if given; a dry run changes nothing."""
+
+    saga: str
+    id: int
+    ask: ActionRequest
+    version: int | None = None
+    dry_run: bool = False
+
+
+class VersionMismatch(ConflictError):
+    """The saga is no longer at the version that the client names. Nothing was changed."""
+
+    def __init__(self, current: int) -> None:
+        super().__init__(f"the saga is now at version {current}: read it again, then decide")
+        self.current = current
 
 
 class SagaControl:
@@ -77,7 +100,7 @@ class SagaControl:
             self._relay.notify()
             self._watch.committed([acted.instance])
             self._on_commit([acted.instance])
-            saga_log.committed([acted.instance])
+            saga_log.changed(None, acted)
         return acted
 
     async def _write_keyed(self, tx: Transaction, action: Action, key: IdempotencyKey | None) -> ActionResult:
@@ -99,11 +122,15 @@ class SagaControl:
         if action.version is not None and action.version != found.version:
             raise VersionMismatch(found.version)
         inputs = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
-        acted = act(saga, found, action.ask, inputs)
+        acted = apply_action(saga, found, action.ask, inputs)
         if acted.history and not action.dry_run:
+            span = saga_spans.begin_action(action.ask.verb.value, found)
+            acted = _traced(found, acted, span)
             await self._store(tx, pair, found, acted, action.ask)
+            saga_spans.describe(span, found, acted)
+            span.end()
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
-            await self._jobs.again(tx, [found], resend=True)  # its dispatch may be lost
+            await self._jobs.ensure(tx, [found], redispatch=True)  # its dispatch may be lost
         return acted
 
     async def _version_of(self, tx: Transaction, found: Instance, ask: ActionRequest) -> Saga:
@@ -134,6 +161,17 @@ class SagaControl:
             await outbox.replace_all(tx, [row_for(now, acted.command)])
         await audit.insert(tx, [_audited(before, now, ask)])
         crash.point("control.before_commit")
+
+
+def _traced(before: Instance, acted: ActionResult, span: Span) -> ActionResult:
+    """`acted`, whose history names the trace of the action; a command that it issues follows from its span."""
+    if span.context is None:
+        return acted
+    instance = acted.instance
+    if acted.command is not None or instance.command_id != before.command_id:
+        instance = replace(instance, trace_head=span.context.traceparent)
+    history = tuple(replace(row, trace_id=span.context.trace_id) for row in acted.history)
+    return replace(acted, instance=instance, history=history)
 
 
 def _audited(before: Instance, after: Instance, ask: ActionRequest) -> AuditRow:

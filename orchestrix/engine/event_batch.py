@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
 
-from orchestrix.broker.port import Delivery
+from orchestrix.broker.port import Consumer, Delivery
+from orchestrix.engine import saga_spans
+from orchestrix.outbox import saga_log
 from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.persistence.sagas.ignored_messages import IgnoredMessage
 from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
+from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import SagaTransition
 from orchestrix.saga.definition import Saga
-from orchestrix.saga.messages import Event
+from orchestrix.saga.messages import Event, UnreadableMessage
+from orchestrix.saga.messages import event as read_event
 from orchestrix.saga.state import Instance
-from orchestrix.saga.transition import IgnoredEvent
+from orchestrix.saga.transition import IgnoredEvent, owner_of
+from orchestrix.telemetry.tracing import NO_SPAN, Span
+
+UNKNOWN_APP: Final = IgnoredEvent("unknown-app", dead_letter=True)
+"""There is no such instance, and so no timeline that could show it."""
+CHANNEL_LOST: Final = "channel-lost"
+"""Of a message that is delivered again, because its channel ended before it was handled."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Received:
-    """A readable event of a saga that this node knows."""
+    """A readable event of a saga that this node knows. `span` is that of its handling."""
 
     delivery: Delivery
     saga: Saga
     event: Event
+    span: Span = NO_SPAN
 
     @property
     def key(self) -> tuple[str, int]:
@@ -40,6 +55,8 @@ class Verdicts:
     locked: list[Received] = field(default_factory=list)
     answered: list[tuple[Saga, Instance]] = field(default_factory=list)
     """Those whose command in flight has been answered, as they were before."""
+    moves: list[tuple[Received, Instance, SagaTransition]] = field(default_factory=list)
+    """What each event has made of which instance."""
     held: list[tuple[Received, str]] = field(default_factory=list)
 
     @property
@@ -47,6 +64,70 @@ class Verdicts:
         """All that moved. A move is proven if its event names the command in flight, so that this has been sent:
         the commands that follow may leave at once."""
         return self.proven + self.unproven
+
+
+def read(catalog: Catalog, delivery: Delivery) -> Received | Event | IgnoredEvent:
+    """What a delivery brings. A bare event is a failure that names no saga."""
+    try:
+        event = read_event(
+            delivery.queue,
+            delivery.body,
+            delivery.correlation_id,
+            delivery.message_id,
+            delivery.headers.get("traceparent"),
+        )
+    except UnreadableMessage as refused:
+        return IgnoredEvent(str(refused), dead_letter=True)
+    match owner_of(catalog, event):
+        case Saga() as saga:
+            return Received(delivery, saga, event)
+        case IgnoredEvent() as ignored:
+            return ignored
+        case None:
+            return event
+
+
+def alive(consumer: Consumer, batch: Sequence[Received]) -> list[Received]:
+    """Those whose channel is still open: the others are delivered again, and their spans end."""
+    open_ones = [one for one in batch if consumer.alive(one.delivery)]
+    if len(open_ones) < len(batch):
+        for one in batch:
+            if not consumer.alive(one.delivery):
+                saga_spans.give_up(one.span, CHANNEL_LOST)
+    return open_ones
+
+
+def end_spans(verdicts: Verdicts) -> None:
+    """Ends the spans of all that is handled, with what has become of it."""
+    for one, before, moved in verdicts.moves:
+        saga_spans.describe(one.span, before, moved)
+        one.span.end()
+    for one, ignored in verdicts.ignored:
+        if ignored is UNKNOWN_APP:
+            saga_spans.unknown_event(one.span, one.delivery, ignored.reason)
+    for one, reason in [(one, ignored.reason) for one, ignored in verdicts.ignored] + verdicts.held:
+        saga_spans.describe_ignored(one.span, one.saga.name, one.event, reason)
+        one.span.end()
+
+
+def log_verdicts(verdicts: Verdicts) -> None:
+    """The log lines of what has been committed."""
+    for one, before, moved in verdicts.moves:
+        saga_log.changed(before, moved, context=one.span.context, worker=one.event.worker)
+    for one, ignored in verdicts.ignored:
+        saga_log.ignored(one.event, ignored.reason)
+
+
+def ignored_rows(verdicts: Verdicts, now: datetime) -> list[IgnoredMessage]:
+    """What the timelines of sagas store of events that changed nothing."""
+    counted: Counter[tuple[str, int, str, str]] = Counter()
+    for one, ignored in verdicts.ignored:
+        if ignored is not UNKNOWN_APP:
+            counted[(one.saga.name, one.event.app_id, one.event.type, ignored.reason)] += 1
+    return [
+        IgnoredMessage(saga, app_id, "ignored", kind, reason, count, first_at=now, last_at=now)
+        for (saga, app_id, kind, reason), count in counted.items()
+    ]
 
 
 def firsts(waiting: Sequence[Received]) -> tuple[list[Received], list[Received]]:

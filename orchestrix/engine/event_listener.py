@@ -11,31 +11,43 @@ from functools import partial
 from orchestrix import clock, crash
 from orchestrix.broker.dead_letter import publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery
+from orchestrix.engine import saga_spans
 from orchestrix.engine.change_notifier import SagaChangeNotifier
-from orchestrix.engine.event_batch import Received, Verdicts, by_pair, firsts, of_pair
+from orchestrix.engine.event_batch import (
+    CHANNEL_LOST,
+    UNKNOWN_APP,
+    Received,
+    Verdicts,
+    alive,
+    by_pair,
+    end_spans,
+    firsts,
+    ignored_rows,
+    log_verdicts,
+    of_pair,
+    read,
+)
 from orchestrix.engine.held_events import BEHIND_OTHERS, UNKNOWN_VERSION, held_event
 from orchestrix.engine.job_steps import JobSteps
 from orchestrix.engine.step_starts import QueueProgress, begun_by
 from orchestrix.errors import ConflictError, RetryableError, SchemaMismatch
 from orchestrix.lifecycle import Loop, WakeSignal, backoff
-from orchestrix.outbox import saga_log
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.outbox.rows import rows_of
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.sagas import held_events, ignored_messages, instances, transitions
 from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
-from orchestrix.persistence.sagas.ignored_messages import IgnoredMessage
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
 from orchestrix.persistence.sagas.transitions import OutboxBatch
 from orchestrix.saga.advance import advance
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import SagaTransition, TransitionInputs, sent_exactly
-from orchestrix.saga.definition import Saga
-from orchestrix.saga.messages import Event, UnreadableMessage
-from orchestrix.saga.messages import event as read_event
+from orchestrix.saga.messages import Event
 from orchestrix.saga.state import UNSENDABLE, Instance
-from orchestrix.saga.transition import IgnoredEvent, cause_of, owner_of
+from orchestrix.saga.transition import IgnoredEvent, cause_of
+from orchestrix.telemetry.messaging import begin_commit
+from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.events")
 
@@ -46,8 +58,6 @@ CONFLICT_RETRIES = 3
 BUSY_RETRY_LIMIT_S = 1.0
 OUTAGE_TIMEOUT_S = 300.0
 """Seconds of a database outage after which unacknowledged events are requeued."""
-UNKNOWN_APP = IgnoredEvent("unknown-app", dead_letter=True)
-"""There is no such instance, and so no timeline that could show it."""
 OUTAGE_NOTICE_DELAY_S = 5.0
 """Seconds after which a listener that cannot store an answer reports it: no step is late by that."""
 
@@ -58,7 +68,7 @@ class EventListener:
     Events whose row is locked by another transaction wait beside the others and are tried again. Redelivered events
     are handled alone, so that one that crashes its reader never takes others along. `on_commit` is notified of what has
     moved, for some of it is to be woken soon. An event of an instance whose version not even `reader` finds is held,
-    and so is every later one of that instance; `held` is notified.
+    and so is every later one of that instance; `on_held` is called.
     """
 
     def __init__(
@@ -76,11 +86,11 @@ class EventListener:
         jobs: JobSteps | None = None,
         progress: QueueProgress | None = None,
         reader: DefinitionReader | None = None,
-        held: Callable[[], None] = lambda: None,
+        on_held: Callable[[], None] = lambda: None,
     ) -> None:
         self._progress = progress or QueueProgress(database)
         self._reader = reader or NullDefinitionReader()
-        self._held = held
+        self._on_held = on_held
         self._database = database
         self._broker = broker
         self._relay = relay
@@ -142,25 +152,28 @@ class EventListener:
     async def _finish(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         """Handles the deliveries and acknowledges them, but for those whose row is locked."""
         waiting: list[Received] = []
-        nameless: list[tuple[Delivery, Event]] = []
+        nameless: list[tuple[Delivery, Event, Span]] = []
         others: list[Delivery] = []
         dead: list[tuple[Delivery, str]] = []
         for delivery in deliveries:
+            span = saga_spans.begin_event(delivery)
             match await self._known(consumer, delivery):
                 case Received() as received:
+                    received.span = span
                     waiting.append(received)
                 case Event() as failure:
-                    nameless.append((delivery, failure))
+                    nameless.append((delivery, failure, span))
                 case IgnoredEvent() as ignored:
+                    saga_spans.unknown_event(span, delivery, ignored.reason)
                     self.counts[ignored.reason.split(":")[0]] += 1
                     others.append(delivery)
                     dead += [(delivery, ignored.reason)] if ignored.dead_letter else []
         await self._settle(consumer, others, dead)
         await self._take_all(consumer, waiting)
-        for delivery, failure in nameless:
-            await self._name(consumer, delivery, failure)
+        for delivery, failure, span in nameless:
+            await self._name(consumer, delivery, failure, span)
 
-    async def _name(self, consumer: Consumer, delivery: Delivery, failure: Event) -> None:
+    async def _name(self, consumer: Consumer, delivery: Delivery, failure: Event, span: Span) -> None:
         """Finds the saga of a failure that does not name one; without any it becomes a dead letter."""
         failures, begun = 0, clock.monotonic()
         while consumer.alive(delivery):
@@ -171,15 +184,17 @@ class EventListener:
                 failures += 1
                 await self._wait_for_database(consumer, error, failures, clock.monotonic() - begun)
         else:
-            return
+            return saga_spans.give_up(span, CHANNEL_LOST)
         saga = self._catalog.saga(cause.saga) if cause else None
         if saga is None and cause is not None and await self._read_definitions(consumer, delivery):
             saga = self._catalog.saga(cause.saga)
         if saga is None:
             self.counts[UNKNOWN_APP.reason] += 1
+            saga_spans.unknown_event(span, delivery, UNKNOWN_APP.reason)
             await self._settle(consumer, [delivery], [(delivery, UNKNOWN_APP.reason)])
         else:
-            await self._take(consumer, [Received(delivery, saga, failure)])
+            await self._take(consumer, [Received(delivery, saga, failure, span)])
+        return None
 
     async def _candidates(self, app_id: int) -> list[Instance]:
         async with self._database.read() as connection:
@@ -194,9 +209,9 @@ class EventListener:
     async def _take(self, consumer: Consumer, batch: Sequence[Received]) -> None:
         """Commits what one event of each saga does, however long the database is unavailable, and settles the batch."""
         begun, failures = clock.monotonic(), 0
-        while batch := [one for one in batch if consumer.alive(one.delivery)]:
+        while batch := alive(consumer, batch):
             try:
-                verdicts = await self._database.run(partial(self._write, batch))
+                verdicts = await self._commit(batch)
             except DATABASE_ERRORS as away:
                 failures += 1
                 await self._wait_for_database(consumer, away, failures, clock.monotonic() - begun)
@@ -209,6 +224,16 @@ class EventListener:
                 crash.point("events.after_commit")
                 await self._settle_committed(consumer, batch, verdicts)
                 return
+
+    async def _commit(self, batch: Sequence[Received]) -> Verdicts:
+        span = begin_commit([one.span.context for one in batch])
+        try:
+            return await self._database.run(partial(self._write, batch))
+        except Exception as error:
+            span.fail(type(error).__name__)
+            raise
+        finally:
+            span.end()
 
     async def _wait_for_database(self, consumer: Consumer, error: Exception, failures: int, seconds: float) -> None:
         if failures == 1:
@@ -230,10 +255,13 @@ class EventListener:
             (one,) = batch
             log.error("event %s of %s %s cannot be handled", one.event.type, *one.key, exc_info=error)
             reason = f"cannot-be-handled: {type(error).__name__}"
+            one.span.fail(type(error).__name__, str(error))
+            one.span.end()
             await self._settle(consumer, [one.delivery], [(one.delivery, reason)])
 
     async def _settle_committed(self, consumer: Consumer, batch: Sequence[Received], verdicts: Verdicts) -> None:
         self._announce(verdicts)
+        end_spans(verdicts)
         busy = {one.delivery.tag for one in verdicts.locked}
         dead = [(one.delivery, ignored.reason) for one, ignored in verdicts.ignored if ignored.dead_letter]
         await self._settle(consumer, [one.delivery for one in batch if one.delivery.tag not in busy], dead)
@@ -257,10 +285,10 @@ class EventListener:
 
         None if its channel was lost meanwhile.
         """
-        found = self._read(delivery)
+        found = read(self._catalog, delivery)
         if not isinstance(found, IgnoredEvent) or found.reason not in UNKNOWN_OWNER:
             return found
-        return self._read(delivery) if await self._read_definitions(consumer, delivery) else None
+        return read(self._catalog, delivery) if await self._read_definitions(consumer, delivery) else None
 
     async def _read_definitions(self, consumer: Consumer, delivery: Delivery) -> bool:
         """Reads what other nodes have, however long the database is unavailable; False if the channel is lost."""
@@ -274,26 +302,6 @@ class EventListener:
             else:
                 return True
         return False
-
-    def _read(self, delivery: Delivery) -> Received | Event | IgnoredEvent:
-        """A bare event is a failure that names no saga."""
-        try:
-            event = read_event(
-                delivery.queue,
-                delivery.body,
-                delivery.correlation_id,
-                delivery.message_id,
-                delivery.headers.get("traceparent"),
-            )
-        except UnreadableMessage as refused:
-            return IgnoredEvent(str(refused), dead_letter=True)
-        match owner_of(self._catalog, event):
-            case Saga() as saga:
-                return Received(delivery, saga, event)
-            case IgnoredEvent() as ignored:
-                return ignored
-            case None:
-                return event
 
     async def _write(self, batch: Sequence[Received], tx: Transaction) -> Verdicts:
         now = self._database.now()
@@ -313,17 +321,21 @@ class EventListener:
                 if saga is None or row.id in holding:
                     verdicts.held.append((one, UNKNOWN_VERSION if saga is None else BEHIND_OTHERS))
                     continue
-                verdict = advance(saga, row, one.event, TransitionInputs(now, clock.uuid7(), clock.uniform(0, 1)))
+                one.span = saga_spans.at_instance(one.span, one.delivery, row)
+                head = saga_spans.traceparent_of(one.span)
+                inputs = TransitionInputs(now, clock.uuid7(), clock.uniform(0, 1), head)
+                verdict = advance(saga, row, saga_spans.with_trace(one.event, one.span), inputs)
                 if isinstance(verdict, IgnoredEvent):
                     verdicts.ignored.append((one, verdict))
                 else:
                     changed.append((row, verdict))
+                    verdicts.moves.append((one, row, verdict))
                     proven = one.event.causation_id == row.command_id
                     (verdicts.proven if proven else verdicts.unproven).append(verdict)
                     verdicts.answered += [(saga, row)] if proven else []
             await self._handle_absent(tx, pair, absent, verdicts)
             await self._store(tx, pair, changed, verdicts)
-        await self._note(tx, verdicts)
+        await self._record_ignored(tx, verdicts)
         await held_events.add(
             tx, [held_event(one.delivery, one.event, one.saga.name, why) for one, why in verdicts.held]
         )
@@ -367,31 +379,21 @@ class EventListener:
         parked = [str(before.command_id) for before, _ in changed if before.blocker == UNSENDABLE]
         await outbox.delete(tx, parked)  # the event says that its step is over: that command is not needed any more
 
-    async def _note(self, tx: Transaction, verdicts: Verdicts) -> None:
-        now = self._database.now()
-        counted: Counter[tuple[str, int, str, str]] = Counter()
-        for one, ignored in verdicts.ignored:
+    async def _record_ignored(self, tx: Transaction, verdicts: Verdicts) -> None:
+        for _, ignored in verdicts.ignored:
             self.counts[ignored.reason.split(":")[0]] += 1
-            saga_log.ignored(one.event, ignored.reason)
-            if ignored is not UNKNOWN_APP:
-                counted[(one.saga.name, one.event.app_id, one.event.type, ignored.reason)] += 1
-        rows = [
-            IgnoredMessage(saga, app_id, "ignored", kind, reason, count, first_at=now, last_at=now)
-            for (saga, app_id, kind, reason), count in counted.items()
-        ]
-        if rows:
+        if rows := ignored_rows(verdicts, self._database.now()):
             await ignored_messages.add(tx, rows)
 
     def _announce(self, verdicts: Verdicts) -> None:
-        moved = verdicts.moved
-        self.counts["moved"] += len(moved)
+        self.counts["moved"] += len(moved := verdicts.moved)
         self._progress.note(begun_by(sent_exactly(saga, row) for saga, row in verdicts.answered))
         if verdicts.held:
             self.counts["held"] += len(verdicts.held)
-            self._held()
+            self._on_held()
         self._relay.take(verdicts.outbox_rows)
         if verdicts.unproven or any(ignored.reason == "repeated" for _, ignored in verdicts.ignored):
             self._relay.notify()
         self._watch.committed(one.instance for one in moved)
         self._on_commit(one.instance for one in moved)
-        saga_log.committed(one.instance for one in moved)
+        log_verdicts(verdicts)

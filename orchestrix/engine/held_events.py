@@ -33,6 +33,7 @@ from orchestrix.saga.messages import Event, UnreadableMessage
 from orchestrix.saga.messages import event as read_event
 from orchestrix.saga.state import UNSENDABLE, Instance
 from orchestrix.saga.transition import IgnoredEvent
+from orchestrix.telemetry.trace_context import context_in
 
 log = logging.getLogger("orchestrix.held")
 
@@ -172,7 +173,7 @@ class HeldEvents:
             self._relay.notify()
             self._watch.committed([outcome.instance])
             self._on_commit([outcome.instance])
-            saga_log.committed([outcome.instance])
+            saga_log.changed(None, outcome)
         return True
 
     async def _write(self, tx: Transaction, saga: str, id: int) -> SagaTransition | IgnoredEvent | None:
@@ -207,7 +208,11 @@ class HeldEvents:
             )
         except UnreadableMessage as refused:
             return IgnoredEvent(str(refused), dead_letter=True)
-        return advance(saga, row, event, TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1)))
+        head = context_in(headers)
+        inputs = TransitionInputs(
+            self._database.now(), clock.uuid7(), clock.uniform(0, 1), None if head is None else head.traceparent
+        )
+        return advance(saga, row, event, inputs)
 
     async def _store(self, tx: Transaction, pair: SagaTables, row: Instance, moved: SagaTransition) -> None:
         history = [(row.id, change) for change in moved.history]

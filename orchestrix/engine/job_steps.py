@@ -25,7 +25,7 @@ class JobGateway(Protocol):
     async def republish(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Publishes once more the results of those that have ended."""
 
-    async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
+    async def redispatch(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Dispatches again those that no worker has begun."""
 
 
@@ -70,10 +70,10 @@ class JobSteps:
         if new:
             await self._gateway.put(tx, new)
 
-    async def again(self, tx: Transaction, waiting: Iterable[Instance], *, resend: bool = False) -> int:
+    async def ensure(self, tx: Transaction, waiting: Iterable[Instance], *, redispatch: bool = False) -> int:
         """Makes sure that the jobs which these wait for exist, or that their results are published; how many.
 
-        An operator's `resend` dispatches them again too: by itself the leader sends only what is lost.
+        An operator's `redispatch` dispatches them again too: by itself the leader sends only what is lost.
         """
         ids: list[str] = []
         outbox_rows: list[JobRow] = []
@@ -88,8 +88,8 @@ class JobSteps:
         if ids:
             await self._gateway.put(tx, outbox_rows)
             await self._gateway.republish(tx, ids)
-        if ids and resend:
-            await self._gateway.resend(tx, ids)
+        if ids and redispatch:
+            await self._gateway.redispatch(tx, ids)
         return len(ids)
 
     def _has_jobs(self, instance: Instance) -> bool:
@@ -128,4 +128,5 @@ def _job(instance: Instance, command: Command | None) -> JobRow | None:
         step=command.step if command.undoes_attempt is None else f"{command.step}:undo",
         traceparent=instance.traceparent,
         tracestate=instance.tracestate,
+        trace_head=instance.trace[0],
     )

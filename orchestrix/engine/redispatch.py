@@ -1,4 +1,4 @@
-"""Redispatch: sends once more the commands that live sagas wait for, because an operator asks for it."""
+"""Redispatch: publishes commands in flight again under their ids, when an operator or a reset broker requires it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,35 @@ from dataclasses import dataclass
 from orchestrix import crash
 from orchestrix.engine.job_steps import JobSteps
 from orchestrix.engine.requests import Keyed, Repeated
-from orchestrix.engine.resend import send_again
 from orchestrix.errors import NotFound
 from orchestrix.outbox import idempotency_keys
 from orchestrix.outbox.relay import OutboxRelay
-from orchestrix.persistence import audit
+from orchestrix.outbox.rows import unpublished_rows
+from orchestrix.persistence import audit, outbox
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables, saga_tables_of
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.commands import doubted
 from orchestrix.saga.state import Instance
 
 INSTANCES_PER_TRANSACTION = 500
+
+
+async def redispatch_commands(tx: Transaction, catalog: Catalog, live: Sequence[Instance]) -> int:
+    """Writes the rows of the commands that these instances of one table wait for; how many there are.
+
+    They may have been worked on before. If a worker refuses the second copy, that of the first may have done its work
+    and its answer been lost: so each instance remembers this, and a step that fails after it is undone too.
+    """
+    rows = unpublished_rows(catalog, live, tx.now())
+    if rows:
+        sent = {row.instance_id for row in rows}
+        doubts = [doubted(one) for one in live if one.id in sent]
+        await instances.write_progress(tx, saga_tables_of(live[0].saga), doubts)
+    await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
+    return len(rows)
 
 
 class _Rollback(Exception):
@@ -37,9 +53,10 @@ class RedispatchRequester:
 
 
 class RedispatchService:
-    """Sends current commands again under their old ids, which changes nothing where they have arrived.
+    """Redispatches by the request of an operator; after a reset of the broker, `BrokerResetDetector` does it by itself.
 
-    Where it is a job, it is dispatched again unless a worker has begun it; the result of an ended one is sent again.
+    Commands keep their ids, which changes nothing where they have arrived. Where it is a job, it is dispatched again
+    unless a worker has begun it; the result of an ended one is sent again.
     """
 
     def __init__(self, database: Database, relay: OutboxRelay, catalog: Catalog, jobs: JobSteps | None = None) -> None:
@@ -80,7 +97,7 @@ class RedispatchService:
         sent = 0
         with suppress(_Rollback):
             async with self._database.begin() as tx:
-                sent = await self._send_again(tx, wanted)
+                sent = await self._redispatch_chunk(tx, wanted)
                 raise _Rollback
         return sent
 
@@ -122,7 +139,7 @@ class RedispatchService:
         while live := await self._pending_instances(pair, names, after):
             after = live[-1].id
             wanted = [one for one in live if ids is None or one.id in ids]
-            sent += await self._database.run(lambda tx, wanted=wanted: self._send_again(tx, wanted))  # type: ignore[misc]
+            sent += await self._database.run(lambda tx, wanted=wanted: self._redispatch_chunk(tx, wanted))  # type: ignore[misc]
             crash.point("redispatch.after_chunk")
             self._relay.notify()
         return sent
@@ -131,8 +148,10 @@ class RedispatchService:
         async with self._database.read() as connection:
             return await instances.to_redispatch(connection, pair, names, after, INSTANCES_PER_TRANSACTION)
 
-    async def _send_again(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
-        return await send_again(tx, self._catalog, wanted) + await self._jobs.again(tx, wanted, resend=True)
+    async def _redispatch_chunk(self, tx: Transaction, wanted: Sequence[Instance]) -> int:
+        return await redispatch_commands(tx, self._catalog, wanted) + await self._jobs.ensure(
+            tx, wanted, redispatch=True
+        )
 
     def _audited(self, names: Sequence[str], sent: int, by: RedispatchRequester) -> AuditRow:
         detail = {"sagas": list(names), "sent": sent}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrix import clock, crash
+from orchestrix.engine import saga_spans
 from orchestrix.engine.change_notifier import SagaChangeNotifier
 from orchestrix.engine.job_steps import JobSteps
 from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, StartedSaga, StartRequest, StartResult
@@ -28,6 +29,8 @@ from orchestrix.saga.commands import SagaTransition
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import numbered, start
+from orchestrix.telemetry.messaging import begin_commit
+from orchestrix.telemetry.trace_context import trace_context
 
 NOT_ACCEPTING = Unavailable("this node accepts no requests: it is starting or stopping")
 
@@ -81,6 +84,15 @@ class SagaStarter:
             raise NotFound(f"unknown saga {request.saga!r}: it is not in the code of this node")
         if not self._accepting:
             raise NOT_ACCEPTING
+        root = saga_spans.begin_start(request.start)
+        try:
+            result = await self._start(saga_spans.rooted(request, root))
+            saga_spans.describe_start(root, result)
+        finally:
+            root.end()
+        return result
+
+    async def _start(self, request: StartRequest) -> StartResult:
         if request.idempotency is not None:
             return await self._start_keyed(request, request.idempotency)
         asked = _PendingStart(request)
@@ -113,6 +125,9 @@ class SagaStarter:
             await asyncio.shield(self._committing)
 
     async def _commit(self, batch: Sequence[_PendingStart]) -> None:
+        span = begin_commit(
+            [trace_context(asked.request.start.traceparent, asked.request.start.tracestate) for asked in batch]
+        )
         try:
             moved, outbox_rows = await self._database.run(
                 lambda tx: self._write(tx, [asked.request for asked in batch])
@@ -127,6 +142,8 @@ class SagaStarter:
             self._announce([one for one in moved if one is not None], outbox_rows)
             for asked, one in zip(batch, moved, strict=True):
                 asked.answer.set_result(StartedSaga(one.instance) if one else ExistingSaga(None))
+        finally:
+            span.end()
 
     async def _commit_apart(self, batch: Sequence[_PendingStart], error: Exception) -> None:
         """A poison request: halves the batch, until it is alone."""
@@ -172,7 +189,7 @@ class SagaStarter:
         self._relay.take(outbox_rows)
         self._watch.committed(one.instance for one in moved)
         self._on_commit(one.instance for one in moved)
-        saga_log.committed(one.instance for one in moved)
+        saga_log.committed((None, one) for one in moved)
 
     async def _with_existing(self, request: StartRequest, result: StartResult) -> StartResult:
         if not isinstance(result, ExistingSaga):

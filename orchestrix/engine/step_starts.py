@@ -12,6 +12,7 @@ from typing import Final
 from orchestrix import clock, crash
 from orchestrix.broker.dead_letter import publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery
+from orchestrix.engine import saga_spans
 from orchestrix.errors import RetryableError, SchemaMismatch
 from orchestrix.lifecycle import Loop, WakeSignal, backoff
 from orchestrix.persistence.engine import Connection, Database, Transaction
@@ -25,6 +26,7 @@ from orchestrix.saga.definition import STEP_STARTED
 from orchestrix.saga.messages import StepStarted, UnreadableMessage, started
 from orchestrix.saga.state import Instance
 from orchestrix.saga.timeouts import begin
+from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.step_starts")
 
@@ -141,13 +143,20 @@ class StepStartListener:
         deliveries = await consumer.receive(self._batch)
         starts: list[StepStarted] = []
         dead: list[tuple[Delivery, str]] = []
+        spans: list[Span] = []
         for one in deliveries:
+            span = saga_spans.begin_event(one)
             try:
                 starts.append(started(one.body, one.correlation_id))
+                saga_spans.describe_report(span, starts[-1])
+                spans.append(span)
             except UnreadableMessage as refused:
+                saga_spans.unknown_event(span, one, str(refused))
                 dead.append((one, str(refused)))
         if starts:
             await self._take(consumer, deliveries, starts)
+        for span in spans:
+            span.end()
         if dead:
             await publish_dead_letter(self._broker, consumer, dead)
         crash.point("begins.before_ack")

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState
+from orchestrix.engine import saga_spans
 from orchestrix.engine.change_notifier import SagaChangeNotifier
 from orchestrix.engine.consumer_presence import ConsumerPresence
 from orchestrix.engine.hindered_sagas import HinderedSagas
@@ -32,8 +33,10 @@ from orchestrix.persistence.sagas.transitions import OutboxBatch
 from orchestrix.quantities import counted
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import SagaTransition, TransitionInputs, pending_command
+from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import DEADLINE, JOB, RETRY, Instance
 from orchestrix.saga.timeouts import CommandDeliveryStatus, TimerRescheduled, wake
+from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.timers")
 
@@ -58,6 +61,8 @@ class DueInstances:
     sent: list[OutboxRow] = field(default_factory=list)
     polling: list[Instance] = field(default_factory=list)
     """Those that check their jobs."""
+    spans: list[tuple[Span, Instance, SagaTransition | None]] = field(default_factory=list)
+    """The spans of those that move or send, with the instance before."""
     bursts: list[TimeoutBurst] = field(default_factory=list)
     """The queues of which many commands have timed out just now."""
 
@@ -158,6 +163,10 @@ class SagaTimers:
         except ConflictError as late:
             log.debug("concurrent update, retrying: %s", late)
             return 0
+        for span, before, moved in woken.spans:
+            if moved is not None:
+                saga_spans.describe(span, before, moved)
+            span.end()
         if woken.due:
             crash.point("timers.after_commit")
             log.debug(
@@ -165,7 +174,7 @@ class SagaTimers:
             )
             self._relay.notify()
             self._watch.committed(one.instance for one in woken.moved)
-            saga_log.committed(one.instance for one in woken.moved)
+            saga_log.committed(zip(woken.before, woken.moved, strict=True))
         for burst in woken.bursts:
             log.warning("at least %s of %s timed out within a minute; see `orchestrix doctor`", *_log_values(burst))
         return woken.due
@@ -226,6 +235,8 @@ class SagaTimers:
                 woken.moved.append(moved)
                 woken.before.append(one)
             case TimerRescheduled(instance, command):
+                if command is not None:
+                    instance = _sending(saga, one, instance, woken)
                 woken.rescheduled.append(_timer_update(instance, instance.wake_at or now))
                 woken.polling += [instance] if instance.wake_reason == JOB else []
                 if command is not None and command.job is None:
@@ -240,6 +251,12 @@ class SagaTimers:
         for turn, one in enumerate(woken.before[granted:], start=1):
             woken.rescheduled.append(_rescheduled(one, now + timedelta(seconds=turn / self._timeouts)))
         del woken.moved[granted:], woken.before[granted:]
+        for turn, (before, moved) in enumerate(zip(woken.before, woken.moved, strict=True)):
+            saga = self._catalog.of(before)
+            assert saga is not None, "only known versions come here"
+            span = saga_spans.begin_timer(saga, before)
+            woken.moved[turn] = saga_spans.headed(moved, span)
+            woken.spans.append((span, before, woken.moved[turn]))
 
     async def _store(self, tx: Transaction, pair: SagaTables, woken: DueInstances) -> None:
         if woken.rescheduled:
@@ -252,7 +269,7 @@ class SagaTimers:
         late = Counter(queue for one in woken.before if (queue := self._queue_of(one)))
         woken.bursts = await command_queues.expired(tx, late)
         await self._jobs.follow(tx, zip(woken.before, woken.moved, strict=True))
-        await self._jobs.again(tx, woken.polling)
+        await self._jobs.ensure(tx, woken.polling)
 
     async def _until_next(self) -> float:
         nearest = IDLE_POLL_INTERVAL_S
@@ -276,6 +293,13 @@ def _timer_update(instance: Instance, at: datetime) -> TimerUpdate:
         instance.hindered_by,
         instance.trace_head,
     )
+
+
+def _sending(saga: Saga, before: Instance, instance: Instance, woken: DueInstances) -> Instance:
+    """`instance`, whose command is sent now: it follows from the span of its timer."""
+    span = saga_spans.begin_timer(saga, before)
+    woken.spans.append((span, before, None))
+    return instance if span.context is None else replace(instance, trace_head=span.context.traceparent)
 
 
 def _rescheduled(instance: Instance, at: datetime) -> TimerUpdate:

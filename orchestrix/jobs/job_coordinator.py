@@ -78,7 +78,7 @@ class JobCoordinator:
     """One node's part in jobs, under one id. `duties` are what it does besides while it leads.
 
     It ends with the hand-off of what it owns, unless it is `single_process` and no other node could take it, or has
-    been declared dead. `draining` is set when it begins to hand over; once it is set, the node's row is not looked at
+    been declared dead. `draining` is set when it begins to hand off; once it is set, the node's row is not looked at
     any more.
     """
 
@@ -152,7 +152,7 @@ class JobCoordinator:
         await self._services.start()
 
     async def stop(self) -> None:
-        """Hands over what it owns, then ends."""
+        """Hands off what it owns, then ends."""
         if not self.single_process:
             await self.drain()
         await self._services.stop()
@@ -167,22 +167,22 @@ class JobCoordinator:
             async with self.dependencies.database.read() as connection:
                 node = await nodes.get(connection, self.node)
             if node is not None and node.state is NodeState.DRAINING:
-                log.info("node %s: drain requested, handing over its jobs", self.node)
+                log.info("node %s: drain requested, handing off its jobs", self.node)
                 await self.drain()
         return self.dependencies.cluster.reconcile
 
     async def drain(self) -> None:
-        """Takes no more jobs, and hands over its own; returns when others have them, or at the time-out."""
+        """Takes no more jobs, and hands off its own; returns when others have them, or at the time-out."""
         self.draining.begin()
         async with self._handoff_lock:
             await self.rebalance.stop()
             await self.handoff_subscriber.stop()
             try:
-                taken = await self.handoff_publisher.hand_over(SHUTDOWN)
+                taken = await self.handoff_publisher.hand_off(SHUTDOWN)
             except RetryableError as error:
-                log.warning("cannot hand over jobs: %s", error)
+                log.warning("cannot hand off jobs: %s", error)
             else:
-                log.log(logging.INFO if taken else logging.DEBUG, "handed over %s", counted(taken, "job"))
+                log.log(logging.INFO if taken else logging.DEBUG, "handed off %s", counted(taken, "job"))
 
     def duties(self, fence: Fence) -> Service:
         """The leader's duties: dispatches what is due, and rescues jobs.

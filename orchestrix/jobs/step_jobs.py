@@ -47,7 +47,7 @@ class StepJobs:
         if await step_results.insert_results(tx, await jobs.of_ids(tx, ids)):
             tx.then(self._sent)
 
-    async def resend(self, tx: Transaction, ids: Sequence[str]) -> None:
+    async def redispatch(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Dispatches again those that no worker has begun; raises `Contention`."""
         if await redispatch.redispatch(tx, ids):
             tx.then(self._sent)

@@ -208,20 +208,20 @@ class _HeartbeatBatch:
 
     async def handle(self, heartbeats: Sequence[WorkerHeartbeat]) -> None:
         """Stores and answers them. While the database is unavailable it defers them: no heartbeat is repeated."""
-        held = {history for beat in heartbeats for history in beat.histories}
+        histories = {history for beat in heartbeats for history in beat.histories}
         at = self._leader_context.database.now()
         try:
             await self._leader_context.database.run(lambda tx: nodes.record_worker_heartbeats(tx, _rows(heartbeats)))
-            if held:
-                await self._answer(held)
+            if histories:
+                await self._answer(histories)
         except RetryableError:
-            self._deferred.defer(held, at)
+            self._deferred.defer(histories, at)
             raise
 
-    async def _answer(self, held: set[str]) -> None:
+    async def _answer(self, histories: set[str]) -> None:
         async with self._leader_context.database.read() as connection:
-            current = await jobs.by_histories(connection, held)
-            known = await jobs.histories(connection, held - current.keys())
+            current = await jobs.by_histories(connection, histories)
+            known = await jobs.histories(connection, histories - current.keys())
         await self._note([name for name, job in current.items() if job.live])
         stops = [stop for name, job in current.items() if (stop := _stop(name, job)) is not None]
         stops += await self._superseded(known)

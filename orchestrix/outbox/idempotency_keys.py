@@ -44,12 +44,12 @@ class IdempotencyKeys:
         `RetryableError` for a caller that has waited for a request that ended without a commit.
         """
         name = (key.scope, key.key)
-        held = self._locks.setdefault(name, _KeyLock())
-        held.users += 1
-        waits = held.lock.locked()
+        key_lock = self._locks.setdefault(name, _KeyLock())
+        key_lock.users += 1
+        waits = key_lock.lock.locked()
         try:
             async with asyncio.timeout(KEY_WAIT_TIMEOUT_S):
-                await held.lock.acquire()
+                await key_lock.lock.acquire()
         except TimeoutError:
             return InFlight()
         else:
@@ -57,14 +57,14 @@ class IdempotencyKeys:
                 before = await self.answered(key)
                 if before is not None:
                     return before
-                if waits and held.failed is not None:
-                    raise type(held.failed)(str(held.failed))
-                return await self._first(held, key, work)
+                if waits and key_lock.failed is not None:
+                    raise type(key_lock.failed)(str(key_lock.failed))
+                return await self._first(key_lock, key, work)
             finally:
-                held.lock.release()
+                key_lock.lock.release()
         finally:
-            held.users -= 1
-            if not held.users:
+            key_lock.users -= 1
+            if not key_lock.users:
                 self._locks.pop(name, None)
 
     async def answered(self, key: AnyKey) -> Replayed | KeyReused | None:
@@ -73,17 +73,17 @@ class IdempotencyKeys:
             stored = await idempotency.find(connection, key.scope, key.key)
         return key.before(stored)
 
-    async def _first(self, held: _KeyLock, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
-        held.failed = None
+    async def _first(self, key_lock: _KeyLock, key: AnyKey, work: Callable[[], Awaitable[T]]) -> T | Repeated:
+        key_lock.failed = None
         try:
             return await work()
         except KeyTaken:
             return await self.answered(key) or InFlight()
         except BaseException as error:
             if isinstance(error, RetryableError):
-                held.failed = error
+                key_lock.failed = error
             elif not isinstance(error, OrchestrixError):  # a refusal: those who wait get their own
-                held.failed = Unavailable("the first request with this key ended without a commit")
+                key_lock.failed = Unavailable("the first request with this key ended without a commit")
             raise
 
 

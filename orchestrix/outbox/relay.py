@@ -12,11 +12,12 @@ from typing import NamedTuple, Protocol
 
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState, Outcome, Published, Topology, WantedTopology, topology_now
+from orchestrix.broker.published_spans import end_publish_spans
 from orchestrix.broker.topology import from_json, once_each
 from orchestrix.errors import ConfigError, RetryableError
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.outbox import saga_log
-from orchestrix.outbox.rows import message_of
+from orchestrix.outbox.rows import REDRIVE_OWNER, message_of, publish_span
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.outbox import OutboxRow
@@ -37,7 +38,7 @@ CONFIRM_TIMEOUT_S = 5.0
 """Seconds after which an unconfirmed message is published again, on a path of its own."""
 DELETE_INTERVAL_S = 0.2
 """Seconds for which confirmed rows are gathered, so that at low load not every message costs a transaction more."""
-RESEND_DELAY_S = 0.2
+REPUBLISH_DELAY_S = 0.2
 POLL_INTERVAL_MIN_S, POLL_INTERVAL_MAX_S = 0.02, 5.0
 
 
@@ -66,11 +67,14 @@ class RefusedRowRule(Protocol):
 
 
 class _Claimed(NamedTuple):
-    """A row that this process may send until `until` (monotonic); `alone` if it may have closed the channel."""
+    """A row that this process may send until `until` (monotonic); `suspect` if it may have closed the channel, `again`
+    if it may have been published before.
+    """
 
     until: float
     row: OutboxRow
-    alone: bool = False
+    suspect: bool = False
+    again: bool = False
 
 
 class OutboxRelay:
@@ -114,7 +118,7 @@ class OutboxRelay:
         self._pause = POLL_INTERVAL_MIN_S
         self._loops = [
             Loop("outbox relay", self._send),
-            Loop("outbox relay (retries)", self._send_again),
+            Loop("outbox relay (retries)", self._republish),
             Loop("outbox relay (new queues)", self._send_declaring),
             Loop("outbox scan", self._scan),
             Loop("outbox delete", self._delete),
@@ -150,7 +154,8 @@ class OutboxRelay:
         """Publish these rows, which this node has just committed with a claim of its own."""
         until = clock.monotonic() + self.lease * 0.6
         for row in rows:
-            (self._waiting if row.topology is None else self._declaring).append(_Claimed(until, row))
+            again = row.former_claimer not in (None, REDRIVE_OWNER)
+            (self._waiting if row.topology is None else self._declaring).append(_Claimed(until, row, again=again))
         for queue, wake in ((self._waiting, self._send_wake), (self._declaring, self._declare_wake)):
             while len(queue) > CLAIMED_ROWS_LIMIT:
                 queue.pop()
@@ -180,14 +185,14 @@ class OutboxRelay:
             return
         await self._publish(self._next_batch(self._waiting))
 
-    async def _send_again(self) -> None:
+    async def _republish(self) -> None:
         if not self._doubtful or self._broker.state is not LinkState.UP:
             await self._retry_wake.wait(1.0 if self._doubtful else None)
             return
-        await asyncio.sleep(clock.uniform(RESEND_DELAY_S / 2, RESEND_DELAY_S))
+        await asyncio.sleep(clock.uniform(REPUBLISH_DELAY_S / 2, REPUBLISH_DELAY_S))
         batch = self._next_batch(self._doubtful)
-        await self._publish([one for one in batch if not one.alone])
-        await self._publish_one_by_one([one for one in batch if one.alone])
+        await self._publish([one for one in batch if not one.suspect])
+        await self._publish_one_by_one([one for one in batch if one.suspect])
 
     async def _send_declaring(self) -> None:
         """Rows with queues of their own, which are declared first; a batch that fails is retried."""
@@ -220,11 +225,13 @@ class OutboxRelay:
         if not batch:
             return
         self._claimed.update((one.row.id, one.row) for one in batch)
-        messages = [message_of(one.row) for one in batch]
+        spans = [publish_span(one.row, again=one.again) for one in batch]
+        messages = [message_of(one.row, span) for one, span in zip(batch, spans, strict=True)]
         crash.point("outbox.before_publish")
         publishing = self._broker.publish(messages, timeout=CONFIRM_TIMEOUT_S)
         results = await crash.within("outbox.after_publish", publishing)
         crash.point("outbox.after_confirm")
+        end_publish_spans(spans, results)
         for one, result in zip(batch, results, strict=True):
             await self._settle(one, result)
             self._claimed.pop(one.row.id, None)
@@ -246,13 +253,13 @@ class OutboxRelay:
         """A confirmed row is deleted soon; another is set aside, or waits for its second try."""
         if result.outcome is Outcome.CONFIRMED:
             self._confirmed.append(one.row)
-        elif result.outcome is Outcome.REFUSED or (one.alone and result.channel_closed and "406" in result.detail):
+        elif result.outcome is Outcome.REFUSED or (one.suspect and result.channel_closed and "406" in result.detail):
             await self._park(one.row, result.detail)
         else:
-            if one.alone and result.outcome is Outcome.RETURNED:
+            if one.suspect and result.outcome is Outcome.RETURNED:
                 log.warning("no queue is bound for %s on %s yet; retrying", one.row.routing_key, one.row.exchange)
-            suspect = one.alone or result.channel_closed or result.outcome is Outcome.RETURNED
-            self._doubtful.append(one._replace(alone=suspect))
+            suspect = one.suspect or result.channel_closed or result.outcome is Outcome.RETURNED
+            self._doubtful.append(one._replace(suspect=suspect, again=True))
             self._retry_wake.set()
 
     def _topology_of(self, rows: Sequence[OutboxRow]) -> Topology:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +15,10 @@ from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import SagaTransition, command_for
 from orchestrix.saga.messages import Command
 from orchestrix.saga.state import RETRY, Instance
+from orchestrix.telemetry.conventions import CORRELATION_ID
+from orchestrix.telemetry.messaging import begin_publish, saga_attributes
+from orchestrix.telemetry.trace_context import published_context, span_id_for, trace_context
+from orchestrix.telemetry.tracing import NO_SPAN, ForwardedContext, Span
 
 REDRIVE_OWNER: Final = "(dead letters)"
 """Stands in place of the saga in rows of none. No saga has such a name, so they block none and wait for none.
@@ -51,7 +56,16 @@ def unpublished_rows(catalog: Catalog, live: Iterable[Instance], now: datetime) 
     """
     pairs = ((one, catalog.of(one)) for one in live if one.wake_reason != RETRY)
     commands = ((one, command_for(saga, one, now)) for one, saga in pairs if saga is not None)
-    return [row_for(one, command) for one, command in commands if command is not None and command.job is None]
+    rows = [row_for(one, command) for one, command in commands if command is not None and command.job is None]
+    return [_follows_its_first_copy(row) for row in rows]
+
+
+def _follows_its_first_copy(row: OutboxRow) -> OutboxRow:
+    """The row of a command that may have been published before: it follows from the span that did that."""
+    made_by = trace_context(row.traceparent, row.tracestate)
+    if made_by is None or not made_by.sampled:
+        return row
+    return replace(row, traceparent=published_context(made_by, row.id).traceparent)
 
 
 def rows_of(moved: list[SagaTransition]) -> list[OutboxRow]:
@@ -60,10 +74,33 @@ def rows_of(moved: list[SagaTransition]) -> list[OutboxRow]:
     return [row_for(instance, command) for instance, command in pairs if command is not None and command.job is None]
 
 
-def message_of(row: OutboxRow) -> Outgoing:
-    """The message of an outbox row; the trace context that was stored with it travels in its headers."""
+def publish_span(row: OutboxRow, *, again: bool) -> Span:
+    """The span of publishing the row; `again` where it may have been published before."""
+    made_by = trace_context(row.traceparent, row.tracestate)
+    if made_by is None or not made_by.sampled:
+        return NO_SPAN if made_by is None else ForwardedContext(made_by)
+    of_saga = row.timeout_ms > 0
+    return begin_publish(
+        row.exchange,
+        row.routing_key,
+        row.id,
+        made_by,
+        correlation_id=row.correlation_id,
+        made_at=row.created_at,
+        again=again or made_by.span_id == f"{span_id_for(row.id) or 0:016x}",
+        attributes=saga_attributes(row.saga, row.instance_id, row.correlation_id)
+        if of_saga
+        else {CORRELATION_ID: row.correlation_id},
+    )
+
+
+def message_of(row: OutboxRow, span: Span | None = None) -> Outgoing:
+    """The message of an outbox row. Its headers have the context of the `span` that publishes it, or the row's."""
     again = str(row.n) if row.saga == REDRIVE_OWNER and row.n else None
-    context = {"traceparent": row.traceparent, "tracestate": row.tracestate, dead_letter.REDRIVEN: again}
+    parent, state = row.traceparent, row.tracestate
+    if span is not None and span.context is not None:
+        parent, state = span.context
+    context = {"traceparent": parent, "tracestate": state, dead_letter.REDRIVEN: again}
     return Outgoing(
         exchange=row.exchange,
         routing_key=row.routing_key,

@@ -12,7 +12,7 @@ from sqlalchemy import Table, and_, bindparam, func, not_, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from orchestrix.domain.jobs import LIVE, PENDING
-from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.domain.stored_times import CLOCK_TOLERANCE, age_s, believed
 from orchestrix.persistence.engine import Connection, Database, Transaction
 from orchestrix.persistence.sagas import instances
@@ -157,7 +157,7 @@ async def _jobs(tx: Transaction, after: str) -> _Part:
     past = [table[name] > now + CLOCK_TOLERANCE for name in _PAST]
     not_started = and_(table.state == PENDING, table.updated_at > now + CLOCK_TOLERANCE)
     begun = and_(table.state.in_(LIVE), _longer(tx, table.wake_at, func.coalesce(table.timeout_ms, 0)))
-    waits = and_(or_(not_started, begun), table.wake_at > now + CLOCK_TOLERANCE, table.wake_at < HELD_WAKE_AT)
+    waits = and_(or_(not_started, begun), table.wake_at > now + CLOCK_TOLERANCE, table.wake_at < QUEUED_WAKE_AT)
     open_ = or_(table.state.in_((PENDING, *LIVE)), table.channels == 1)
     columns = [table[name] for name in ("id", "version", "state", "timeout_ms", "wake_at", "updated_at", *_PAST)]
     query = (
@@ -190,7 +190,7 @@ def _past(at: datetime | None, now: datetime) -> datetime | None:
 def _wake_at(job: Any, now: datetime) -> datetime | None:
     """One that has not begun waits from now on as long as it was to wait from its last change; any other is due."""
     at: datetime | None = job.wake_at
-    if at is None or at >= HELD_WAKE_AT:
+    if at is None or at >= QUEUED_WAKE_AT:
         return at
     if job.state == PENDING:
         return min(at, now + (at - job.updated_at)) if job.updated_at > now + CLOCK_TOLERANCE else at

@@ -212,7 +212,7 @@ class Database:
     async def migrate(self, work: Callable[[SyncConnection], T]) -> T:
         """What `work` returns in a transaction while no other migration runs, here or elsewhere."""
         async with self._turn(), self._connected(writing=True) as connection:
-            await self._in_sync(connection, self.dialect.migrate_alone)
+            await self._in_sync(connection, self.dialect.lock_for_migration)
             done = await self._in_sync(connection, work)
             await Transaction(self, connection).commit()
             return done

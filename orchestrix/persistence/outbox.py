@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cache
 from operator import attrgetter
@@ -23,8 +23,8 @@ from .tables import outbox
 class OutboxRow:
     """One message to publish. `id` is its message id; (`version`, `n`) is its order among those of its instance.
 
-    `topology` may name queues to declare before it is sent. The last three fields are for the outbox alone:
-    `claimed_by` is the last node that claimed the row, whether its claim still holds or not.
+    `topology` may name queues to declare before it is sent. The last fields are for the outbox alone: `claimed_by` is
+    the last node that claimed the row, whether its claim still holds or not, and `former_claimer` the one before it.
     """
 
     id: str
@@ -45,11 +45,12 @@ class OutboxRow:
     claimed_by: str | None = None
     claimed_until: datetime | None = None
     parked_reason: str | None = None
+    former_claimer: str | None = field(default=None, compare=False)
 
 
-_FIELDS: Final = tuple(field.name for field in fields(OutboxRow))
+_FIELDS: Final = tuple(one.name for one in fields(OutboxRow))[:-1]
 _MESSAGE: Final = attrgetter(*_FIELDS[:-3])
-"""The fields in front of the three that are the outbox's own."""
+"""The fields in front of the three columns that are the outbox's own."""
 
 INSERT: Final = BulkInsert(outbox, _FIELDS, key=("id",))
 _ROW: Final = select(*(outbox.c[name] for name in _FIELDS))
@@ -86,7 +87,9 @@ async def claim(tx: Transaction, node: str, lease_s: float, limit: int) -> list[
     query = query.order_by(table.claimed_until).limit(limit).with_for_update(skip_locked=True)
     locked = await tx.dialect.heads(tx, outbox, (await tx.execute(query)).all())
     until = tx.now() + timedelta(seconds=lease_s)
-    claimed = [replace(_row(found), claimed_by=node, claimed_until=until) for found in locked]
+    claimed = [
+        replace(_row(found), claimed_by=node, claimed_until=until, former_claimer=found.claimed_by) for found in locked
+    ]
     await _set(tx, [row.id for row in claimed], claimed_by=node, claimed_until=until)
     return sorted(claimed, key=lambda row: row.id)
 

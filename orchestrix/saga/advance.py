@@ -15,7 +15,7 @@ from orchestrix.saga.definition import (
     Step,
 )
 from orchestrix.saga.messages import Event, StepError
-from orchestrix.saga.retry import Failure, fail, held_by_pause, hold
+from orchestrix.saga.retry import Failure, defer, defers_failures, fail
 from orchestrix.saga.state import CLONED, HELD, Instance
 from orchestrix.saga.transition import IgnoredEvent, consumed, out_of_turn, succeed, unrelated
 
@@ -94,6 +94,6 @@ def _failed(saga: Saga, instance: Instance, event: Event, inputs: TransitionInpu
 
 
 def _fail(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs) -> SagaTransition | IgnoredEvent:
-    if not held_by_pause(instance):
+    if not defers_failures(instance):
         return fail(saga, instance, failure, inputs)
-    return IgnoredEvent("repeated") if instance.progress.held else hold(saga, instance, failure, inputs)
+    return IgnoredEvent("repeated") if instance.progress.held else defer(saga, instance, failure, inputs)

@@ -92,12 +92,12 @@ class Failure:
         }
 
     @classmethod
-    def from_json(cls, held: Mapping[str, Any]) -> Failure:
+    def from_json(cls, stored: Mapping[str, Any]) -> Failure:
         """The reverse of `to_json`."""
-        after_ms = held["afterMs"]
+        after_ms = stored["afterMs"]
         after = None if after_ms is None else timedelta(milliseconds=after_ms)
-        hold = held.get("hold") is True
-        return cls(held["reason"], held["type"], held["retryable"], after, True, held["causedBy"], hold=hold)
+        hold = stored.get("hold") is True
+        return cls(stored["reason"], stored["type"], stored["retryable"], after, True, stored["causedBy"], hold=hold)
 
 
 EXPIRED: Final = Failure(DEADLINE)
@@ -117,19 +117,19 @@ def fail(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInp
     sent = instance.wake_reason != RETRY
     unsure = instance.progress.unanswered or (sent and not failure.leaves_nothing)
     if here is not None and _needs_person(here, instance, failure, inputs):
-        return _held(saga, instance, failure, inputs, unsure=unsure)
+        return _hold_step(saga, instance, failure, inputs, unsure=unsure)
     instance = progressed(instance, error=failure.history_text)
     why = failure.cause(STEP_FAILED, step_at_work(saga, instance))
     return compensation.begin(saga, instance, why, inputs, current=unsure)
 
 
-def hold(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs) -> SagaTransition:
+def defer(saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs) -> SagaTransition:
     """Stores a failure that came during a pause; it is handled at the end of it."""
     why = failure.cause(FAILURE_DEFERRED, step_at_work(saga, instance), f"held: {failure.history_text}")
     row = change(instance, instance.state, why, inputs.now)
     unsure = instance.progress.unanswered or not failure.leaves_nothing
-    held = progressed(instance, held=failure.to_json(), error=failure.history_text, unanswered=unsure)
-    return SagaTransition(move(saga, held, instance.state, row), (row,), None)
+    deferred = progressed(instance, held=failure.to_json(), error=failure.history_text, unanswered=unsure)
+    return SagaTransition(move(saga, deferred, instance.state, row), (row,), None)
 
 
 def _needs_person(here: PendingCommand, instance: Instance, failure: Failure, inputs: TransitionInputs) -> bool:
@@ -138,7 +138,7 @@ def _needs_person(here: PendingCommand, instance: Instance, failure: Failure, in
     return failure.hold or (here.step.on_failure == HOLD and not over)
 
 
-def _held(
+def _hold_step(
     saga: Saga, instance: Instance, failure: Failure, inputs: TransitionInputs, *, unsure: bool
 ) -> SagaTransition:
     """`instance` waiting for a person, in its state. `unsure`: a try of its step may have had effects."""
@@ -187,6 +187,6 @@ def _give_up(saga: Saga, instance: Instance, failure: Failure, inputs: Transitio
     return SagaTransition(blocked(held, UNDO_FAILED), (row,), None)
 
 
-def held_by_pause(instance: Instance) -> bool:
-    """Whether a failure now waits for the end of a pause."""
+def defers_failures(instance: Instance) -> bool:
+    """Whether a failure that comes now waits for the end of a pause."""
     return instance.blocker == PAUSED

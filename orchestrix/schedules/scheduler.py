@@ -14,7 +14,7 @@ from orchestrix import clock, crash
 from orchestrix.domain.jobs import PENDING, JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.domain.schedules import (
-    HELD_WAKE_AT,
+    QUEUED_WAKE_AT,
     Firing,
     Schedule,
     ScheduledRun,
@@ -44,7 +44,7 @@ SCHEDULES_PER_TRANSACTION: Final = 50
 """Schedules that are fired in one transaction."""
 IDLE_POLL_INTERVAL_S: Final = 5.0
 """Seconds between two polls when nothing is due earlier and no change is notified."""
-HELD_RUNS_POLL_INTERVAL_S: Final = 1.0
+QUEUED_RUNS_POLL_INTERVAL_S: Final = 1.0
 """The same while runs wait for others to end: those may end at any node."""
 LOCKED_POLL_INTERVAL_S: Final = 0.1
 """Seconds until the next poll where all rows that are due are locked by others."""
@@ -98,10 +98,10 @@ class Scheduler:
 
     async def _round(self) -> None:
         await self._follow_clock()
-        wait, held = await self._next_poll()
+        wait, queued = await self._next_poll()
         try:
             moved = await self.fire() if wait <= 0 else 0
-            moved += await self.release_waiting_runs() if held or moved else 0
+            moved += await self.release_waiting_runs() if queued or moved else 0
         except StaleTermError as refused:
             log.warning("%s", refused)
             moved, wait = 0, IDLE_POLL_INTERVAL_S
@@ -205,10 +205,10 @@ class Scheduler:
     @staticmethod
     async def _make(tx: Transaction, one: Schedule, firing: Firing) -> tuple[Firing, list[JobRow]]:
         """The jobs of the runs, without those that there was one for already."""
-        kept = await _inserted(tx, one, firing.runs)
+        kept = await runs.insert(tx, one, firing.runs)
         if len(kept) < len(firing.runs):
             missing = [run for run in firing.runs if run not in [made for made, _ in kept]]
-            kept += await _inserted(tx, one, await _already_made(tx, one, missing))
+            kept += await runs.insert(tx, one, await _already_made(tx, one, missing))
         return replace(firing, runs=tuple(run for run, _ in kept)), [job for _, job in kept]
 
     async def _release_waiting_runs(self, tx: Transaction) -> int:
@@ -216,7 +216,7 @@ class Scheduler:
         if not waiting:
             return 0
         found = await jobs.lock(tx, [one.job_id for one in waiting])
-        turn = [job for job in found.values() if job.state == PENDING and job.wake_at == HELD_WAKE_AT]
+        turn = [job for job in found.values() if job.state == PENDING and job.wake_at == QUEUED_WAKE_AT]
         await jobs.store(tx, [(job.version, released(job, tx.now())) for job in turn])
         await leases.check_fence(tx, self._fence)
         crash.point("schedules.release.before_commit")
@@ -226,18 +226,9 @@ class Scheduler:
         """Seconds until the next poll, none if something is due, and whether runs wait for their turn."""
         async with self._database.read() as connection:
             due = await schedules.next_due(connection)
-            held = await schedules.any_held(connection)
-        pause = HELD_RUNS_POLL_INTERVAL_S if held else IDLE_POLL_INTERVAL_S
-        return (pause if due is None else min(due, pause)), held
-
-
-async def _inserted(
-    tx: Transaction, one: Schedule, wanted: Sequence[ScheduledRun]
-) -> list[tuple[ScheduledRun, JobRow]]:
-    """The runs for which there was no job yet, each with its own."""
-    made = runs.made(one, wanted, tx)
-    new = await jobs.insert(tx, made)
-    return [(run, job) for run, job in zip(wanted, made, strict=True) if job.id in new]
+            queued = await schedules.any_queued(connection)
+        pause = QUEUED_RUNS_POLL_INTERVAL_S if queued else IDLE_POLL_INTERVAL_S
+        return (pause if due is None else min(due, pause)), queued
 
 
 async def _already_made(tx: Transaction, one: Schedule, missing: Sequence[ScheduledRun]) -> list[ScheduledRun]:

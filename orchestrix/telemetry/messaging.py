@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,6 +15,7 @@ from orchestrix.telemetry.tracing import Attributes, Span, SpanKind, SpanLink, V
 PUBLISH: Final = "publish"
 PROCESS: Final = "process"
 SEND_TYPE: Final = "send"
+COMMIT: Final = "commit"
 
 
 def saga_attributes(saga: str, instance_id: int, correlation_id: str) -> dict[str, Value]:
@@ -31,19 +32,20 @@ def begin_publish(
     correlation_id: str | None = None,
     made_at: datetime | None = None,
     again: bool = False,
+    links: Sequence[SpanLink] | None = None,
     template: str | None = None,
     attributes: Attributes | None = None,
 ) -> Span:
     """The span of publishing one message, a child of the span that made it; `made_at` is when that was.
 
-    The first one has the id of `trace_context.published_context`; one that is published `again` links to that. A name
-    with an id in it needs a `template`, which stands for it in the span's name.
+    The first one has the id of `trace_context.published_context`; one that is published `again` links to that. What
+    others have published first, in whichever trace, has `links` instead. A name with an id in it needs a `template`,
+    which stands for it in the span's name.
     """
     if made_by is None or not made_by.sampled or not tracing.enabled():
         return tracing.begin(PUBLISH, SpanKind.PRODUCER, made_by) if made_by is not None else tracing.NO_SPAN
     destination = f"{exchange}:{routing_key}" if exchange else routing_key
-    first = span_id_for(message_id)
-    links = []
+    first = span_id_for(message_id) if links is None else None
     if again and first is not None:
         parent = made_by.traceparent
         links = [SpanLink(made_by._replace(traceparent=f"{parent[:36]}{first:016x}{parent[52:]}"), names.LINK_RETRY)]
@@ -66,7 +68,7 @@ def begin_publish(
         f"{PUBLISH} {template or destination}",
         SpanKind.PRODUCER,
         made_by,
-        links=links,
+        links=links or (),
         attributes=values,
         span_id=None if again else first,
     )
@@ -111,7 +113,7 @@ def begin_process(
         names.MESSAGING_DESTINATION_TEMPLATE: template,
     }
     values.update((name, value) for name, value in optional.items() if value is not None)
-    sent = None if sent_at is None else datetime.fromtimestamp(sent_at, UTC)
+    sent = _moment(sent_at)
     if sent is not None:
         values[names.QUEUE_WAIT_MS] = _milliseconds_since(sent)
     kind = names.LINK_RETRY if redelivered else names.LINK_MESSAGE
@@ -125,17 +127,36 @@ def begin_process(
     )
 
 
-def begin_commit(spans: Sequence[Span]) -> Span:
-    """The span of one commit for all of them: a child of a single one, else the root of a trace that links to each."""
-    kept = [one for one in spans if one.recording and one.context is not None]
-    contexts = [one.context for one in kept if one.context is not None]
-    if not contexts:
+def begin_commit(contexts: Sequence[TraceContext | None]) -> Span:
+    """The span of one commit for all who have these contexts: a child of a single one, else the root of a trace that
+    links to each that is kept.
+    """
+    kept = [one for one in contexts if one is not None and one.sampled] if tracing.enabled() else []
+    if not kept:
         return tracing.NO_SPAN
-    attributes: dict[str, Value] = {names.MESSAGING_BATCH_SIZE: len(spans)}
-    if len(spans) == 1:
-        return tracing.begin("commit", parent=contexts[0], attributes=attributes)
-    links = [SpanLink(one, names.LINK_BATCH) for one in contexts]
-    return tracing.begin("commit", links=links, attributes=attributes)
+    attributes: dict[str, Value] = {names.MESSAGING_BATCH_SIZE: len(contexts)}
+    if len(contexts) == 1:
+        return tracing.begin(COMMIT, parent=kept[0], attributes=attributes)
+    return tracing.begin(COMMIT, links=[SpanLink(one, names.LINK_BATCH) for one in kept], attributes=attributes)
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    """None also for what is no time: a foreign client chooses it."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def end_with_commit(then: Callable[[Callable[[], None]], None], spans: Sequence[Span]) -> None:
+    """Begins the span of the commit for all of them. It and they end after that; a rollback leaves none of them.
+
+    `then` lets something be called after the commit, as `Transaction.then` does.
+    """
+    kept = [one for one in spans if one.recording]
+    if kept:
+        for one in (begin_commit([span.context for span in kept]), *kept):
+            then(one.end)
 
 
 def _milliseconds_since(then: datetime) -> float:

@@ -1,10 +1,11 @@
-"""SDK: makes spans by the OpenTelemetry SDK; the only module that imports it.
+"""SDK: makes spans by the OpenTelemetry SDK; only it and `span_batches` need that to be installed.
 
 The SDK itself reads its environment variables: sampler, limits, batches, resource attributes, endpoint and headers.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from opentelemetry.sdk.trace.sampling import _get_from_env_or_default as sampler
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags, TraceState
 from opentelemetry.trace import SpanKind as OtelKind
 
+from orchestrix import clock
+from orchestrix.quantities import counted
 from orchestrix.telemetry.conventions import (
     ERROR_TYPE,
     SCHEMA_URL,
@@ -30,9 +33,12 @@ from orchestrix.telemetry.conventions import (
     SERVICE_NAMESPACE,
     SERVICE_VERSION,
 )
+from orchestrix.telemetry.span_batches import SpanBatches, stop_all
 from orchestrix.telemetry.trace_context import TraceContext
 from orchestrix.telemetry.tracing import Attributes, ForwardedContext, Span, SpanKind, SpanLink, link_attributes
 from orchestrix.version import VERSION
+
+log = logging.getLogger("orchestrix.telemetry")
 
 _KINDS: Final = {
     SpanKind.INTERNAL: OtelKind.INTERNAL,
@@ -132,8 +138,11 @@ class SdkSpan:
 class SdkSpanFactory:
     """Makes the spans of a process."""
 
-    def __init__(self, provider: TracerProvider, ids: PresetIds, split_after_s: float) -> None:
+    def __init__(
+        self, provider: TracerProvider, ids: PresetIds, split_after_s: float, batches: Sequence[SpanBatches] = ()
+    ) -> None:
         self.provider = provider
+        self._batches = batches
         self.split_after_s = split_after_s
         self._ids = ids
         self._tracer = provider.get_tracer(SCOPE, VERSION, schema_url=SCHEMA_URL)
@@ -170,9 +179,16 @@ class SdkSpanFactory:
         return trace.get_current_span()
 
     def stop(self, timeout_s: float) -> None:
-        """Exports what has ended, for at most `timeout_s` seconds."""
-        self.provider.force_flush(round(timeout_s * 1000))
-        self.provider.shutdown()
+        """Exports what has ended, for at most `timeout_s` seconds; how many spans were lost since the start is logged.
+
+        The processors that users have added to the provider have the rest of that time.
+        """
+        end = clock.monotonic() + timeout_s
+        if lost := stop_all(self._batches, timeout_s):
+            log.warning("%s lost since the start", counted(lost, "span"))
+        others = threading.Thread(target=self.provider.shutdown, name="orchestrix-spans-end", daemon=True)
+        others.start()
+        others.join(max(0.0, end - clock.monotonic()))
 
 
 def span_factory(
@@ -199,7 +215,8 @@ def span_factory(
     )
     for processor in processors:
         provider.add_span_processor(processor)
-    return SdkSpanFactory(provider, ids, split_after_s)
+    batches = [one for one in processors if isinstance(one, SpanBatches)]
+    return SdkSpanFactory(provider, ids, split_after_s, batches)
 
 
 def adopt_globally(factory: SdkSpanFactory) -> None:

@@ -18,7 +18,7 @@ from orchestrix import clock, crash
 from orchestrix.broker.topology import COMMANDS, EVENTS
 from orchestrix.config.urls import sqlite_url
 from orchestrix.domain.idempotency import StoredAnswer
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, StartedSaga, StartRequest
 from orchestrix.errors import OrchestrixError, RetryableError
 from orchestrix.node import Node

@@ -101,7 +101,7 @@ class HeartbeatPublisher:
         unheard = published.outcome is Outcome.RETURNED and self._describe is not None and not self._heard
         return min(self._interval_s, UNHEARD_RETRY_S) if unheard else self._interval_s
 
-    def drain(self) -> None:
+    def begin_drain(self) -> None:
         """Reports at once, and from now on, that the worker serves no queue any more."""
         self._state, self._queues = "DRAINING", []
         self._wake.set()

@@ -84,7 +84,7 @@ class Worker:
         return tuple(self._handlers)
 
     @property
-    def held(self) -> int:
+    def commands_in_flight(self) -> int:
         """How many commands are in flight, also while it stops."""
         return len(self._runners.busy) if self._runners is not None else 0
 
@@ -121,7 +121,7 @@ class Worker:
             "host": self._process.host,
             "version": self._process.version,
             "commandQueues": [] if draining else list(self.queues),
-            "commands": self.held,
+            "commands": self.commands_in_flight,
             "handlers": list(self.jobs.handlers) if self.jobs is not None else [],
         }
 
@@ -146,7 +146,7 @@ class Worker:
         parts, self._parts = self._parts, None
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
-            heartbeat.drain()
+            heartbeat.begin_drain()
         if parts is not None:
             await parts.stop(self._settings.stop_timeout)
         if heartbeat is not None:
@@ -159,8 +159,9 @@ class _Parts:
     def __init__(self, worker: Worker, consumer: Consumer) -> None:
         tuned, topology = worker._settings, partial(saga_topology, worker._catalog)
         broker, guard, slots = worker._broker, worker._guard, tuned.concurrency
+        worker_id = worker._process.id if worker._process is not None else None
         self._in_flight = in_flight = InFlightCommands(
-            consumer, worker.counts, CommandRepublisher(broker, consumer, topology)
+            consumer, worker.counts, CommandRepublisher(broker, consumer, topology), worker_id
         )
         self._outage = outage = Backpressure(consumer)
         self._reporter = reporter = CommandReporter(broker, in_flight, outage, topology)
@@ -208,6 +209,8 @@ class _Parts:
         await self._report(max(FINAL_REPORT_TIMEOUT_S, ends - clock.monotonic()))
         await self._reports.stop()
         await self._intake.stop()
+        self._reporter.abandon()
+        self._in_flight.abandon()
         await self._in_flight.consumer.close()
 
     async def _stop_receiving(self) -> None:
@@ -220,6 +223,6 @@ class _Parts:
     async def _report(self, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
-                await self._reporter.drained()
+                await self._reporter.all_confirmed()
         except TimeoutError:
             LOGGER.warning("some finished work could not be reported; its commands are redelivered")

@@ -147,7 +147,7 @@ async def test_dev_started_anew_at_once_is_ready_as_soon_as_ever(processes: Proc
     process.kill9()
     process, dev = start_dev(processes, tmp_path, **slow)
     assert "broker is new or was reset" in process.log()
-    assert "for another node to resend" not in process.log(), "nobody else has to tell the broker first"
+    assert "for another node to redispatch" not in process.log(), "nobody else has to tell the broker first"
     assert _seconds_to_ready(process) < 3 * READY_WITHIN_S
     async with Client(dev["apiUrl"]) as client:
         await client.completed(app["id"])

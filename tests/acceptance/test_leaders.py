@@ -189,7 +189,7 @@ async def _without_broker(nodes: Nodes, broker: RabbitServer) -> None:
     term = await term_of(nodes)
     await asyncio.to_thread(broker.stop)
     alone = await nodes.written(term, deadline=15)
-    assert alone.mode is LeaderMode.ALONE
+    assert alone.mode is LeaderMode.BROKERLESS
     assert (await nodes.cluster())["mode"] == "alone"
     await asyncio.to_thread(broker.start)
 

@@ -12,7 +12,7 @@ from tests.architecture.source import modules
 ASSEMBLIES = {"orchestrix/node.py"} | {
     f"orchestrix/bootstrap/{name}.py" for name in ("cluster", "context", "dead_letters", "engine", "jobs")
 }
-WHILE_IT_RUNS = {"self.health.started", "self.health.draining"}
+WHILE_IT_RUNS = {"self.health.started", "self.health.stopping"}
 """The phase of a node, which its own start and stop change."""
 
 

@@ -64,6 +64,7 @@ FORMER: Final = frozenset(
 
 FORMER_OF_CODE: Final = (FORMER - {"cast", "holding"}) | frozenset(
     [
+        "alone",
         "astray",
         "beaten",
         "bid",
@@ -75,6 +76,7 @@ FORMER_OF_CODE: Final = (FORMER - {"cast", "holding"}) | frozenset(
         "crew",
         "crowd",
         "dice",
+        "drainer",
         "ease",
         "exhume",
         "greet",
@@ -104,6 +106,8 @@ FORMER_OF_CODE: Final = (FORMER - {"cast", "holding"}) | frozenset(
         "patience",
         "plot",
         "remade",
+        "resend",
+        "right",
         "said",
         "scene",
         "sever",
@@ -134,6 +138,32 @@ FORMER_OF_CODE: Final = (FORMER - {"cast", "holding"}) | frozenset(
 
 PLAIN: Final = ("dead_letter", "deadLetter", "hindered", "set_aside", "said_at")
 """Terms that hold such a word: the field's own, plain English, or a column's."""
+
+
+FORMER_NAMES: Final = re.compile(
+    r"""
+    send_again | send_all | hand(?:ed)?_over | held_by | held_again | held_up | any_held | life_sign | grant_for
+    """,
+    re.VERBOSE,
+)
+"""Names in several words. It is `redispatch`, `hand_off`, `defer`, `queued`, `permissions_command`, `stopping`."""
+
+HOMES: Final = {
+    "overdue": ("orchestrix/engine/explain/", "orchestrix/persistence/sagas/"),
+    "held": (
+        "orchestrix/saga/",
+        "orchestrix/engine/",
+        "orchestrix/bootstrap/engine.py",
+        "orchestrix/persistence/sagas/",
+        "orchestrix/persistence/schema/",
+        "orchestrix/testing/",
+    ),
+    "handover": ("orchestrix/api/cluster/", "orchestrix/persistence/cluster/"),
+}
+"""Words of one meaning, with the only places that name things by them: a wake-up that no node has processed, a step or
+an event that waits for a person or a version, a change of leader. Elsewhere it is timed out, late, queued, in flight,
+hand-off.
+"""
 
 
 def words(name: str) -> set[str]:
@@ -172,7 +202,37 @@ def former_words(name: str) -> set[str]:
     """The words of the dialect in the name of a function, parameter or attribute."""
     for plain in PLAIN:
         name = name.replace(plain, "")
-    return words(name) & FORMER_OF_CODE
+    return words(name) & FORMER_OF_CODE or set(FORMER_NAMES.findall(name))
+
+
+def strays(place: str, tree: ast.AST) -> Iterator[str]:
+    """What has a word in its name that belongs to other modules."""
+    classes = (one.name for one in ast.walk(tree) if isinstance(one, ast.ClassDef))
+    for name in (PurePath(place).stem, *classes, *names_of_code(tree)):
+        yield from (name for word in words(name) if not place.startswith(HOMES.get(word, "")))
+
+
+def test_a_word_of_one_meaning_stays_where_it_has_that_meaning() -> None:
+    found = {
+        f"{module.place}: {name}" for module in modules("orchestrix") for name in strays(module.place, module.tree)
+    }
+    assert sorted(found) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "found"),
+    [
+        ("orchestrix/jobs/x.py", "def overdue() -> None: ...", True),
+        ("orchestrix/jobs/x.py", "class A:\n    def __init__(self) -> None:\n        self._held = 1", True),
+        ("orchestrix/jobs/x.py", "class JobHandover: ...", True),
+        ("orchestrix/jobs/handovers.py", "", True),
+        ("orchestrix/jobs/x.py", "def hand_off() -> None: ...", False),
+        ("orchestrix/engine/explain/x.py", "def overdue() -> None: ...", False),
+        ("orchestrix/saga/x.py", "class A:\n    held: int", False),
+    ],
+)
+def test_a_word_outside_of_its_home_is_seen(place: str, code: str, found: bool) -> None:
+    assert bool(list(strays(place, ast.parse(code)))) is found
 
 
 def test_no_function_parameter_or_attribute_is_called_by_a_former_word() -> None:
@@ -198,6 +258,10 @@ def test_no_function_parameter_or_attribute_is_called_by_a_former_word() -> None
         ("def set_aside(said_at: int) -> None: ...", False),
         ("def outlook(seats: int) -> None: ...", True),
         ("def outlook() -> None: ...", False),
+        ("async def send_again() -> None: ...", True),
+        ("class A:\n    async def hand_over(self) -> None: ...", True),
+        ("async def hand_off() -> None: ...", False),
+        ("def run(*, alone: bool) -> None: ...", True),
     ],
 )
 def test_a_former_word_of_code_is_seen(code: str, former: bool) -> None:

@@ -52,7 +52,7 @@ class Rows:
         self.rows[app_id] = replace(fresh, **changes)
 
     def now(self) -> datetime:
-        """The database's clock, by which every one of these rows is overdue."""
+        """The database's clock, by which every one of these rows is due."""
         return clock.now()
 
     @asynccontextmanager

@@ -223,7 +223,7 @@ async def worker_sets_aside(rig: Rig, at: At) -> None:
     rig.worker()
 
 
-async def overdue(rig: Rig, at: At) -> None:
+async def wake_ups_are_due(rig: Rig, at: At) -> None:
     """While it sends what is due."""
     await _nobody_works(rig)
     await rig.sql("UPDATE apps SET wake_at = created_at, wake_reason = 'retry' WHERE wake_at IS NOT NULL")

@@ -98,7 +98,7 @@ async def _retry(rig: JobRig, client: Client) -> httpx.Response:
     return await client.http.post(f"/jobs/{rig.wishes[0].id}/retry", json={"reason": "mended"})
 
 
-async def overdue_sweep_dies(rig: JobRig, at: At) -> None:
+async def timed_out_rescue_dies(rig: JobRig, at: At) -> None:
     """The leader, which ends a try whose time is over, for its worker does not do it in time."""
     (node, client), worker = await asyncio.gather(rig.leader(at), rig.ready_worker())
     async with client:

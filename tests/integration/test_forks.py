@@ -19,7 +19,9 @@ from orchestrix.lifecycle import run_to_the_end
 async def beside(work):
     return await asyncio.to_thread(work)
 
-def sleep():
+def sleep(begun=None):
+    if begun is not None:
+        begun.set()
     time.sleep(60)
 
 def square(n):
@@ -64,9 +66,10 @@ def test_a_child_ends_by_sigterm(where: str) -> None:
         answer(
             f"""
             def work():
-                child = multiprocessing.Process(target=sleep)
+                begun = multiprocessing.Event()
+                child = multiprocessing.Process(target=sleep, args=(begun,))
                 child.start()
-                time.sleep(0.1)
+                begun.wait(10)
                 child.terminate()
                 child.join(10)
                 print(child.exitcode)
@@ -74,7 +77,7 @@ def test_a_child_ends_by_sigterm(where: str) -> None:
             async def main():
                 with StopSignals() as signals:
                     {where}
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(0.1)  # a signal that reached this process would be handled by now
                     print(signals.stop.is_set())
             """
         )

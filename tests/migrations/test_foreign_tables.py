@@ -152,6 +152,9 @@ async def test_tables_of_an_upgrade_that_was_cut_off_are_ours(database: Database
     await migrator.upgrade(empty_url)
     for revision in [*REVISIONS, None]:  # the tables are those of the newest, and the version table has not followed
         await database.inspect(partial(foreign_tables.refuse, revision=revision, made=migrator.made))
+    await run(database, "DROP TABLE jobs", JOBS)
+    with pytest.raises(ConfigError, match="jobs"):
+        await database.inspect(partial(foreign_tables.refuse, revision=None, made=migrator.made))
 
 
 async def test_a_table_that_was_changed_by_hand_stays_ours(database: Database, empty_url: str) -> None:

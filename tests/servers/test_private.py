@@ -34,7 +34,10 @@ async def test_every_test_has_an_empty_virtual_host(rabbitmq_url: str, turn: int
 @pytest.mark.parametrize("turn", [1, 2])
 @pytest.mark.parametrize("fixture", ["postgres_url", "mariadb_url", "sqlite_url"])
 async def test_every_test_has_an_empty_database(request: pytest.FixtureRequest, fixture: str, turn: int) -> None:
-    await execute(request.getfixturevalue(fixture), "CREATE TABLE same_name (id int)")
+    url = request.getfixturevalue(fixture)
+    await execute(url, "CREATE TABLE same_name (id int)")
+    assert await execute(url, "SELECT count(*) FROM same_name") == 0
+    await execute(url, "INSERT INTO same_name VALUES (1)")
 
 
 async def test_postgres_keeps_committed_rows_over_a_kill(

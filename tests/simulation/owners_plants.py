@@ -178,14 +178,14 @@ UNCHECKED: Final[dict[Plant, Found]] = {
 
 def a_node_that_drains_reads_no_more(patch: pytest.MonkeyPatch) -> None:
     """A node that gives its jobs away stops reading them at once, and not when another has them."""
-    give = JobHandoffPublisher.hand_over
+    give = JobHandoffPublisher.hand_off
 
     async def deaf(giver: JobHandoffPublisher, reason: str, most: int | None = None) -> int:
         if reason == SHUTDOWN:
             await giver._owned_jobs.leave(list(giver._owned_jobs.epochs))
         return await give(giver, reason, most)
 
-    patch.setattr(JobHandoffPublisher, "hand_over", deaf)
+    patch.setattr(JobHandoffPublisher, "hand_off", deaf)
 
 
 def offers_without_reason(patch: pytest.MonkeyPatch) -> None:

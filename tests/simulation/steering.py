@@ -186,7 +186,7 @@ def _hold_events(realm: Owners, member: NodeMember) -> Hold:
 
 
 async def _give(member: NodeMember) -> None:
-    await _done(member, lambda part: part.rebalance._hand_over(50))
+    await _done(member, lambda part: part.rebalance._hand_off(50))
 
 
 async def _done(member: NodeMember, work: Callable[[JobCoordinator], Awaitable[Any]]) -> None:
@@ -268,13 +268,13 @@ def _always(realm: Owners) -> bool:
 
 
 _DUE: Final = partial(_exists, "state = 'PENDING' AND wake_at <= {now}")
-_OVERDUE: Final = partial(_exists, "state IN ('DISPATCHED', 'RUNNING') AND channels = 1 AND wake_at <= {now}")
+_TIMED_OUT: Final = partial(_exists, "state IN ('DISPATCHED', 'RUNNING') AND channels = 1 AND wake_at <= {now}")
 _SILENT: Final = partial(_exists, "state = 'RUNNING' AND channels = 1 AND worker_beat_at <= {silent}")
 
 STORIES: Final[dict[str, Story]] = {
     "dispatch": partial(late, task="job dispatch", prepare=_nothing, due=_DUE),
     "schedules": partial(late, task="schedules", prepare=_nothing, due=_always),
-    "time-outs": partial(late, task="job rescuer", prepare=_lose_worker, due=_OVERDUE),
+    "time-outs": partial(late, task="job rescuer", prepare=_lose_worker, due=_TIMED_OUT),
     "lost workers": partial(late, task="job rescuer", prepare=_lose_worker, due=_SILENT),
     "orphans": partial(late, task="orphan detector", prepare=_lose_owner, due=_always),
     "deaths": partial(late, task="failure detector", prepare=_lose_owner, due=_always),

@@ -16,13 +16,13 @@ from orchestrix.bootstrap.health_checks import DatabaseWatch
 from orchestrix.broker.port import Outgoing
 from orchestrix.broker.topology import EVENTS, saga_topology
 from orchestrix.config.settings import Settings
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.engine.requests import ExistingSaga, IdempotencyKey, KeyReused, Replayed, StartedSaga, StartRequest
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.node import Node, build_node
 from orchestrix.persistence.idempotency import StoredAnswer
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
-from orchestrix.saga.actions.control import InvalidActionError
+from orchestrix.saga.actions.apply import InvalidActionError
 from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, SagaAction
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import STEP_STARTED

@@ -192,7 +192,7 @@ async def broker_outage(realm: Cluster, seconds: float = 3.0) -> None:
     if seconds > 20:
         row = realm.row()
         assert row is not None
-        assert row[1] is LeaderMode.ALONE
+        assert row[1] is LeaderMode.BROKERLESS
         assert realm.leader() is not None
     realm.server.start()
     await elapse(60.0)

@@ -130,7 +130,7 @@ def its_own_token_elects_it_again(patch: pytest.MonkeyPatch) -> None:
 
     def eager(token: leases.LeaderToken, leading: leases.Fence | None) -> TokenHandling:
         found = leases.handling(token, leading)
-        return TokenHandling.CAMPAIGN if found is TokenHandling.HOLD else found
+        return TokenHandling.CAMPAIGN if found is TokenHandling.KEEP else found
 
     patch.setattr(leadership, "handling", eager)
 

@@ -47,7 +47,7 @@ def test_every_word_counts_once_and_every_job_comes_to_an_end(
 
 EXPECTED = {f"fault {kind}": re.compile(rf" fault .* s  {kind} +member") for kind in BAD} | {
     "a process died in the middle": re.compile(r" dies at step \d"),
-    "jobs were handed over": re.compile(r"handed over \d+ jobs?"),
+    "jobs were handed off": re.compile(r"handed off \d+ jobs?"),
     "an owner was gone": re.compile("needs? a new owner"),
     **{f"{name} of a term that is over": re.compile(rf" steered: {name} goes on after term") for name in LATE},
     "a refused write": re.compile("nothing was written"),

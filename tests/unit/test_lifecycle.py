@@ -62,12 +62,17 @@ async def test_a_loop_ends_whose_round_has_lost_its_cancellation() -> None:
 
 
 async def test_a_loop_ends_that_waits_on_after_it_has_lost_its_cancellation() -> None:
+    waits = 0
+
     async def once() -> None:
+        nonlocal waits
         await _deaf()
+        waits += 1
         await WakeSignal().wait(None)
 
     loop = await _begun(once)
     await asyncio.wait_for(loop.stop(), 5)
+    assert waits == 1, "the first cancellation was lost"
 
 
 async def test_what_a_task_has_failed_with_is_raised() -> None:

@@ -30,9 +30,9 @@ from orchestrix.api.problems import Problem, as_sentence, invalid_body, not_foun
 from orchestrix.api.traces.server_span import about_instance
 from orchestrix.api.validation_errors import UNSEEN, wrong_fields
 from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, RequiredReason, reason_of
-from orchestrix.engine.actions import Action, ActionResult, VersionMismatch
+from orchestrix.engine.control import Action, ActionResult, VersionMismatch
 from orchestrix.errors import Invalid, NotFound
-from orchestrix.saga.actions.control import InvalidActionError, unchanged
+from orchestrix.saga.actions.apply import InvalidActionError, unchanged
 from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, SagaAction
 from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.messages import dump

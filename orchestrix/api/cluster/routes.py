@@ -85,10 +85,10 @@ def _is_wanted(worker: WorkerRow, query: WorkerQuery) -> bool:
 async def drain_node(call: Call) -> NodeBody:
     """Drain a node.
 
-    It hands its jobs over to other nodes and takes no more until it is restarted. Asking again changes nothing. By
+    It hands its jobs off to other nodes and takes no more until it is restarted. Asking again changes nothing. By
     its id, or by a name that no other node which is alive has.
     """
-    node = await call.context.drainer.drain(call.path("node"), call.actor)
+    node = await call.context.drain_requester.drain(call.path("node"), call.actor)
     async with call.context.database.read() as connection:
         lease = await leases.read(connection)
     return NodeBody.made(node, lease.holder if lease is not None and not lease.lapsed else None)

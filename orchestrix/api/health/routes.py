@@ -53,7 +53,7 @@ async def get_ready(call: Call) -> HealthBody | Response:
     """
     health = call.context.health
     own = [] if health.started else [Check(START, False, "not finished yet")]
-    own += [Check(STOP, False, "the process is stopping")] if health.draining else []
+    own += [Check(STOP, False, "the process is stopping")] if health.stopping else []
     checks = own + health.needed()
     good = all(check.healthy for check in checks)
     return _answer(good, "ready" if good else "not ready", _describe(call, checks))

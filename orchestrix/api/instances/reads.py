@@ -181,7 +181,7 @@ async def follow(call: Call, ref: InstanceRef, query: FollowQuery) -> Response:
 
 
 async def _followed(context: ApiContext, kind: InstanceKind, instance_id: int, after: int) -> AsyncIterator[bytes]:
-    while not context.health.draining:
+    while not context.health.stopping:
         instance, changes = await _news(context, kind, instance_id, after)
         for change in changes:
             yield streams.event("state", str(change.version), StateEvent.of(change, state=change.to_state, links=None))

@@ -53,7 +53,7 @@ async def _follow(call: Call, job: JobRow, after: After | None) -> Response:
 
 async def _followed(context: ApiContext, job_id: str, after: After | None) -> AsyncIterator[bytes]:
     silent_since = clock.monotonic()
-    while not context.health.draining:
+    while not context.health.stopping:
         # In this order: the log of an ended job is read once more, the opposite order would lose its end.
         async with context.database.read() as connection:
             job = await jobs.get(connection, job_id)

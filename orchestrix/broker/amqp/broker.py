@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from orchestrix import clock
-from orchestrix.broker.amqp import access
 from orchestrix.broker.amqp import declarations as admin
+from orchestrix.broker.amqp import permission_probe
 from orchestrix.broker.amqp.connection import AmqpConnection
 from orchestrix.broker.amqp.consumer import AmqpConsumer
 from orchestrix.broker.amqp.publisher import AmqpPublisher
@@ -168,5 +168,5 @@ class AmqpBroker:
         await admin.delete(self._supervisor.current().consume, queue)
 
     async def refusals(self, queues: Sequence[str], exchanges: Sequence[str], source: str) -> list[str]:
-        """What RabbitMQ's user may not do; see `access.refusals`."""
-        return await access.refusals(self._supervisor.current().consume, queues, exchanges, source)
+        """What RabbitMQ's user may not do; see `permission_probe.refusals`."""
+        return await permission_probe.refusals(self._supervisor.current().consume, queues, exchanges, source)

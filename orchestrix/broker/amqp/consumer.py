@@ -17,7 +17,7 @@ from orchestrix.broker.amqp import declarations as lookup
 from orchestrix.broker.amqp.backoff import Backoff
 from orchestrix.broker.amqp.channel import AmqpChannel, ChannelListener, ChannelLost
 from orchestrix.broker.amqp.connection import AmqpConnection
-from orchestrix.broker.permissions import grant_for
+from orchestrix.broker.permission_commands import permissions_command_for
 from orchestrix.broker.port import Delivery, Topology, Wanted
 from orchestrix.errors import ConfigError, Unavailable
 
@@ -204,7 +204,7 @@ class AmqpConsumer(ChannelListener):
         expected = self._own_topology is not None and lost.code == _MISSING
         if lost.code and not expected and str(lost) != self._last_error:
             self._last_error = str(lost)
-            fix = f"; type: {line}" if (line := grant_for(str(lost))) is not None else ""
+            fix = f"; type: {line}" if (line := permissions_command_for(str(lost))) is not None else ""
             log.warning("the broker closed the channel of %s: %s %s%s", ", ".join(self._queues), lost.code, lost, fix)
         self._changed.set()
 

@@ -217,21 +217,21 @@ class AmqpPublisher(ChannelListener):
         if not flight.done.done():
             flight.done.set_result(None)
         if late:
-            self._reopen_overdue()
+            self._reopen_if_confirms_late()
 
     def _give_up(self, slot: _Slot) -> None:
         self._forget_id(slot)
         self._pending[slot.sequence] = _LateConfirm(slot.message.message_id, clock.monotonic())
         self._abandoned[slot.message.message_id] += 1
 
-    def _reopen_overdue(self) -> None:
-        """Reopens the channel where too many answers are overdue: they would pile up as long as a queue is stuck."""
+    def _reopen_if_confirms_late(self) -> None:
+        """Reopens the channel where too many confirms are late: they would pile up as long as a queue is stuck."""
         if len(self._pending) <= MAX_LATE_CONFIRMS:
             return
         old = clock.monotonic() - LATE_CONFIRM_RETENTION_S
-        overdue = sum(isinstance(one, _LateConfirm) and one.since <= old for one in self._pending.values())
-        if overdue > MAX_LATE_CONFIRMS and self._channel is not None and self._link is not None:
-            why = f"{counted(overdue, 'message')} unconfirmed for more than {LATE_CONFIRM_RETENTION_S:g} s"
+        late = sum(isinstance(one, _LateConfirm) and one.since <= old for one in self._pending.values())
+        if late > MAX_LATE_CONFIRMS and self._channel is not None and self._link is not None:
+            why = f"{counted(late, 'message')} unconfirmed for more than {LATE_CONFIRM_RETENTION_S:g} s"
             log.warning("%s: reopening the publish channel", why)
             self._channel.abandon(why)
             self._on_channel_lost(ChannelLost(0, why))

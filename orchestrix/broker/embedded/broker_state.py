@@ -28,19 +28,19 @@ class BrokerState:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.clients: set[Client] = set()
-        self.alone = asyncio.Event()
-        self.alone.set()
+        self.no_clients = asyncio.Event()
+        self.no_clients.set()
         self.alarm = False
         self.vhosts: dict[str, VirtualHost] = {}
 
     def joined(self, client: Client) -> None:
         self.clients.add(client)
-        self.alone.clear()
+        self.no_clients.clear()
 
     def left(self, client: Client) -> None:
         self.clients.discard(client)
         if not self.clients:
-            self.alone.set()
+            self.no_clients.set()
 
     def vhost(self, name: str) -> VirtualHost:
         if name not in self.vhosts:

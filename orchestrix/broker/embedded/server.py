@@ -68,16 +68,16 @@ class EmbeddedBroker:
         self._wanted_port = self.port
         self._server.close()
         self.close_all_connections("the embedded broker is shutting down")
-        await self._wait_until_alone()
+        await self._wait_for_clients_to_leave()
         self.drop_all_connections()
         await self._server.wait_closed()
         self._server = None
         self._state.forget_messages()
 
-    async def _wait_until_alone(self) -> None:
+    async def _wait_for_clients_to_leave(self) -> None:
         try:
             async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
-                await self._state.alone.wait()
+                await self._state.no_clients.wait()
         except TimeoutError:
             log.debug("%s clients did not answer connection.close", len(self._state.clients))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrix.cli import endpoints, exit_codes, output
 from orchestrix.cli.settings import load, quieten
 from orchestrix.config.settings import Settings
-from orchestrix.engine.maintenance.clone_reset import CloneResetResult, wait_until_alone
+from orchestrix.engine.maintenance.clone_reset import CloneResetResult, wait_until_unused
 from orchestrix.engine.maintenance.clone_reset import reset as reset_clone
 
 _NEXT = "each live saga is held (blocker `cloned`) until it is resumed or cancelled: `orchestrix stuck` lists them"
@@ -39,7 +39,7 @@ async def _reset(settings: Settings, *, wait: bool) -> CloneResetResult:
         await check_revision(database)
         await database.ping()
         if wait:
-            await wait_until_alone(database, settings.cluster.dead, exit_codes.warn)
+            await wait_until_unused(database, settings.cluster.dead, exit_codes.warn)
         return await reset_clone(database)
     finally:
         await database.close()

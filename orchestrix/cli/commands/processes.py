@@ -22,7 +22,7 @@ from orchestrix.config.settings import LogSettings, Settings
 from orchestrix.config.tokens import SECRET_RECOMMENDED_CHARS
 from orchestrix.errors import ConfigError
 from orchestrix.lifecycle import run_to_the_end
-from orchestrix.telemetry import logs, sinks
+from orchestrix.telemetry import exporters, local_store, logs, sinks
 
 if TYPE_CHECKING:
     from orchestrix.server import Running
@@ -87,7 +87,7 @@ def serve(arguments: argparse.Namespace) -> int:
     settings = load(arguments, judged=True)
     roles = _roles(arguments.roles)
     _refuse_missing_authentication(settings, roles)
-    broker_url = endpoints.broker(settings, folder)
+    broker_url, local_traces = endpoints.broker(settings, folder), _local_traces(settings, folder)
     settings = _placed(settings, folder, broker_url)
     _begin()
     logs.setup(settings.log, node=settings.node_id, role="node")
@@ -98,7 +98,7 @@ def serve(arguments: argparse.Namespace) -> int:
     def ready(running: Running) -> None:
         log.info("ready", extra={"api_url": running.api_url, "roles": sorted(roles)})
 
-    run_to_the_end(run_serve(settings, roles=roles, broker_url=broker_url, ready=ready))
+    run_to_the_end(run_serve(settings, roles=roles, broker_url=broker_url, ready=ready, local_traces=local_traces))
     log.info("stopped")
     return exit_codes.OK
 
@@ -107,7 +107,7 @@ def worker(arguments: argparse.Namespace) -> int:
     """`worker`: handles commands and runs jobs until SIGINT or SIGTERM. It waits for the database and the broker."""
     folder = Path.cwd()
     settings = load(arguments, judged=True)
-    broker_url = endpoints.broker(settings, folder)
+    broker_url, local_traces = endpoints.broker(settings, folder), _local_traces(settings, folder)
     settings = _placed(settings, folder, broker_url)
     _begin()
     name = clock.unique_name(settings.node_id)
@@ -117,8 +117,17 @@ def worker(arguments: argparse.Namespace) -> int:
     def ready(queues: Sequence[str]) -> None:
         log.info("ready", extra={"queues": list(queues), "concurrency": settings.worker.concurrency})
 
-    chosen_queues = {"queues": arguments.queue, "job_queues": arguments.job_queue}
-    run_to_the_end(run_worker(settings, name=name, **chosen_queues, broker_url=broker_url, ready=ready))
+    run_to_the_end(
+        run_worker(
+            settings,
+            name=name,
+            queues=arguments.queue,
+            job_queues=arguments.job_queue,
+            broker_url=broker_url,
+            ready=ready,
+            local_traces=local_traces,
+        )
+    )
     return exit_codes.OK
 
 
@@ -134,6 +143,7 @@ def openapi(arguments: argparse.Namespace) -> int:
 def _begin() -> None:
     """What a long-running process does first."""
     sinks.install()
+    exporters.quiet_sdk()
     file_descriptors.raise_limit()
 
 
@@ -215,6 +225,13 @@ def _placed(settings: Settings, folder: Path, broker_url: Callable[[], str]) -> 
     return settings.model_copy(
         update={"database_url": endpoints.database(settings, folder), "broker_url": broker_url()}
     )
+
+
+def _local_traces(settings: Settings, folder: Path) -> Path | None:
+    """The local store of the `dev` in this folder, for a process that uses its database or its broker."""
+    if settings.database_url and settings.broker_url:
+        return None
+    return folder / devfile.FOLDER / local_store.FILE_NAME
 
 
 def _refuse_missing_authentication(settings: Settings, roles: frozenset[str]) -> None:

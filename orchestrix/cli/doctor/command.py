@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from orchestrix.broker.permissions import grant_for
+from orchestrix.broker.permission_commands import permissions_command_for
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.cli import devfile, endpoints, exit_codes, output
 from orchestrix.cli.api_client import ApiClient
@@ -18,10 +18,10 @@ from orchestrix.cli.api_request import api_at
 from orchestrix.cli.banner import database as shown
 from orchestrix.cli.doctor import database as database_checks
 from orchestrix.cli.doctor.jobs import examined, facts
+from orchestrix.cli.doctor.permissions import check_permissions, names_refused
 from orchestrix.cli.doctor.queues import command_workers, dead_letters, deaths, queues, timeout_bursts
 from orchestrix.cli.doctor.registry import registry
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
-from orchestrix.cli.doctor.rights import names_refused, rights
 from orchestrix.cli.doctor.stuck import stuck
 from orchestrix.cli.doctor.versions import versions
 from orchestrix.cli.endpoints import hidden
@@ -195,7 +195,9 @@ async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
         await broker.start()
         if not await broker.wait_connected(BROKER_TIMEOUT_S):
             why = broker.problem or f"no connection within {BROKER_TIMEOUT_S:g} s"
-            fix = grant_for(why) or (_AT_SIGN if _at_signs(url) else "start it, or correct ORCHESTRIX_BROKER_URL")
+            fix = permissions_command_for(why) or (
+                _AT_SIGN if _at_signs(url) else "start it, or correct ORCHESTRIX_BROKER_URL"
+            )
             return [CheckResult(FAIL, "broker", f"{hidden(url)}: {why}", fix)]
         found = [CheckResult(OK, "broker", hidden(url))]
         try:
@@ -203,7 +205,7 @@ async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
         except (ConfigError, DefinitionError):  # which is reported already
             catalog = None
         read = [*catalog.commands, *catalog.event_queues] if catalog is not None else []
-        if refused := await rights(broker, url, read):
+        if refused := await check_permissions(broker, url, read):
             return [*found, *refused]
         if not await accepts_messages(broker):  # nor do workers take any then: their absence says nothing
             why = broker.blocked or broker.problem or "it does not answer"

@@ -51,7 +51,7 @@ class JobFacts:
     """
 
     open: int = 0
-    held: int = 0
+    slots_taken: int = 0
     not_started: dict[str, int] = field(default_factory=dict)
     causes: dict[str, tuple[str, str]] = field(default_factory=dict)
     ended: Sequence[str] = ()
@@ -76,11 +76,11 @@ async def facts(database: Database, silent: float, limit: int) -> JobFacts:
         not_started, now = await job_queues.not_started_counts(connection), connection.now()
         around = await job_queues.served(connection, not_started, silent)
         causes = {queue: unserved(queue, now, known) for queue, known in around.items()}
-        open, held = await jobs.occupied(connection), await job_admission.held(connection, limit, silent)
+        open, slots_taken = await jobs.occupied(connection), await job_admission.slots_taken(connection, limit, silent)
         workers = await nodes.listed_workers(connection, _WORKERS, silent)
         lost = {one.id: one.lost_places for one in workers if one.lost_places}
         failed = await job_queues.failed(connection, _RECENT.total_seconds(), _FAILED)
-        return JobFacts(open, held, not_started, causes, tuple(job_id for _, job_id in ended), lost, failed)
+        return JobFacts(open, slots_taken, not_started, causes, tuple(job_id for _, job_id in ended), lost, failed)
 
 
 async def examined(known: JobFacts, broker: Broker, url: str, folder: Path, limit: int) -> list[CheckResult]:
@@ -149,8 +149,8 @@ def _failed(jobs: Sequence[FailedJob]) -> Iterable[CheckResult]:
 
 
 def _crowded(known: JobFacts, limit: int) -> Iterable[CheckResult]:
-    if known.held >= limit:
-        detail = f"{known.held:,} are open, and no more than {limit:,} may be: others wait"
+    if known.slots_taken >= limit:
+        detail = f"{known.slots_taken:,} are open, and no more than {limit:,} may be: others wait"
         yield CheckResult(WARN, "jobs", detail, f"orchestrix jobs list --state RUNNING, or raise {_LIVE}")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from orchestrix.cli.nouns.cluster import AUDIT, CLUSTER, WORKERS
-from orchestrix.cli.nouns.control import DEAD_LETTERS, DEADLINES, REDISPATCH
 from orchestrix.cli.nouns.jobs import JOBS
 from orchestrix.cli.nouns.local import CONFIG, DATABASE, DEV, DOCTOR, INIT, OPENAPI, SERVE, WORKER
+from orchestrix.cli.nouns.recovery import DEAD_LETTERS, DEADLINES, REDISPATCH
 from orchestrix.cli.nouns.registry import REGISTRY
-from orchestrix.cli.nouns.sagas import APPS, SAGAS, STUCK
+from orchestrix.cli.nouns.sagas import APPS, SAGAS, STUCK, TRACE
 from orchestrix.cli.nouns.schedules import SCHEDULES
 from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand
 
@@ -22,6 +22,7 @@ TABLE: Final[tuple[CommandGroup | ShellCommand, ...]] = (
     APPS,
     SAGAS,
     STUCK,
+    TRACE,
     DEADLINES,
     REDISPATCH,
     DEAD_LETTERS,

@@ -9,7 +9,7 @@ from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand, colum
 
 CLUSTER: Final = CommandGroup("cluster", "the nodes and the leader", (
     ShellCommand("status", "the leader, the nodes, the workers, the last hand-overs", "cluster status",
-                 request="GET /cluster", run="commands.control:cluster_status"),
+                 request="GET /cluster", run="commands.api_commands:cluster_status"),
     ShellCommand("drain", "make a node hand off its jobs and take no more", "cluster drain node-1",
                  (option("node", "its id, as `cluster status` shows it, or its name", "NODE"),),
                  "POST /cluster/nodes/{node}/drain"),

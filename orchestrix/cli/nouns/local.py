@@ -42,7 +42,7 @@ WORKER: Final = _command(
     option("--concurrency", "maximum number of commands (and of jobs) at once (10)", "N", type=whole(*CONCURRENCY)),
     *URLS,
 )  # fmt: skip
-_ALONE = switch("--yes", "do not wait to see whether nodes seen lately are alive")
+_NO_WAIT = switch("--yes", "do not wait to see whether nodes seen lately are alive")
 DATABASE: Final = CommandGroup("db", "the database schema", (
     _command("upgrade", "bring the schema to this version", "db upgrade", "commands.schema:upgrade", DATABASE_URL,
              OUTPUT),
@@ -50,7 +50,7 @@ DATABASE: Final = CommandGroup("db", "the database schema", (
     _command("check", "compare the schema with what this version needs", "db check", "commands.schema:check",
              DATABASE_URL, OUTPUT),
     _command("clone-reset", "make a copy of a database an installation of its own", "db clone-reset",
-             "commands.clone_reset:reset", _ALONE, DATABASE_URL, OUTPUT),
+             "commands.clone_reset:reset", _NO_WAIT, DATABASE_URL, OUTPUT),
 ))  # fmt: skip
 DOCTOR: Final = ShellCommand(
     "doctor", "check settings, database, broker, git and API", "doctor", URLS, run="doctor.command:doctor"

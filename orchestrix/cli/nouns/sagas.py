@@ -141,3 +141,10 @@ STUCK: Final = ShellCommand(
     "GET /stuck",
     _STUCK,
 )
+TRACE: Final = ShellCommand(
+    "trace",
+    "what happened to an instance and when, over all processes",
+    "trace 1 --saga order",
+    (ID, option("--saga", "whose ID it is (app)", "SAGA", default="app"), switch("--all", "all spans, however many")),
+    run="commands.trace:trace",
+)

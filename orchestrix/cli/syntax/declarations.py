@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-CALL: Final = "commands.control:call"
+CALL: Final = "commands.api_commands:call"
 NULL: Final = object()
 """What an option sends as JSON's `null`."""
 

@@ -19,7 +19,7 @@ from orchestrix.domain.jobs import (
     TIMED_OUT,
     JobRow,
 )
-from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.engine.explain.job import progress_text
 from orchestrix.engine.explain.operator_actions import done_by
 from orchestrix.persistence.audit import AuditRow
@@ -63,7 +63,7 @@ def explain(facts: JobStateFacts) -> JobExplanation:
     job = facts.job
     code, sentence, action = _ended(facts) if job.ended else _live(facts)
     since = {PENDING: job.updated_at, DISPATCHED: job.dispatched_at, RUNNING: job.started_at}
-    next_at = None if job.wake_at == HELD_WAKE_AT else job.wake_at
+    next_at = None if job.wake_at == QUEUED_WAKE_AT else job.wake_at
     return JobExplanation(code, sentence, action, since.get(job.state, job.finished_at), next_at)
 
 
@@ -98,7 +98,9 @@ def _live(facts: JobStateFacts) -> tuple[str, str, str]:
 
 def _pending(facts: JobStateFacts) -> tuple[str, str, str]:
     job, next_attempt = facts.job, f"attempt {facts.job.attempt + 1}"
-    left = (job.wake_at - facts.now).total_seconds() if job.wake_at is not None and job.wake_at < HELD_WAKE_AT else 0.0
+    left = (
+        (job.wake_at - facts.now).total_seconds() if job.wake_at is not None and job.wake_at < QUEUED_WAKE_AT else 0.0
+    )
     begins = f"in {duration(round(left))}" if left >= 1 else "now"
     action = f"Wait, or {_cancel(job)}."
     if is_retried(job):

@@ -81,7 +81,7 @@ class StuckSagas:
                 blockers[saga_tables_of(saga.name)][saga.name] = ExternalBlockers(
                     states=self._waiting_for_broker(saga),
                     ids=sorted(known),
-                    overdue=late,
+                    overdue_since=late,
                     unserved_jobs=await _unserved_jobs(connection, saga, self._silent, empty[saga.name]),
                 )
             pages = [
@@ -110,16 +110,16 @@ async def _known(connection: Connection, saga: Saga, silent: float, empty: Colle
     found.update(id for name, id in crashed if name == saga.name)
     late = await instances.overdue(connection, pair, saga.name, OVERDUE_AFTER_S, NAMED_INSTANCES_LIMIT + 1)
     unserved_jobs = await _unserved_jobs(connection, saga, silent, empty)
-    held = (
-        await blocked_job_steps.held_up(connection, pair, unserved_jobs, NAMED_INSTANCES_LIMIT + 1)
+    by_jobs = (
+        await blocked_job_steps.blocked_by_jobs(connection, pair, unserved_jobs, NAMED_INSTANCES_LIMIT + 1)
         if unserved_jobs is not None
         else []
     )
-    many = len(held) > NAMED_INSTANCES_LIMIT
-    ids = found.union(late if len(late) <= NAMED_INSTANCES_LIMIT else (), () if many else held)
+    many = len(by_jobs) > NAMED_INSTANCES_LIMIT
+    ids = found.union(late if len(late) <= NAMED_INSTANCES_LIMIT else (), () if many else by_jobs)
     return ExternalBlockers(
         ids=sorted(ids),
-        overdue=before if len(late) > NAMED_INSTANCES_LIMIT else None,
+        overdue_since=before if len(late) > NAMED_INSTANCES_LIMIT else None,
         unserved_jobs=unserved_jobs if many else None,
     )
 

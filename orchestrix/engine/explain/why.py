@@ -27,7 +27,7 @@ from orchestrix.persistence.sagas.definition_store import DefinitionReader, Null
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.persistence.sagas.saga_tables import APPS, saga_tables_of
 from orchestrix.quantities import duration
-from orchestrix.saga.actions.control import allowed
+from orchestrix.saga.actions.apply import allowed
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import migration_due
@@ -156,7 +156,7 @@ def explain(facts: SagaFacts) -> SagaExplanation:
 Found = tuple[str, str, str]
 
 
-def _what_is_overdue(facts: SagaFacts) -> Found | None:
+def _late_undo(facts: SagaFacts) -> Found | None:
     if facts.instance.live or facts.command is None:
         return None
     sentence = (
@@ -368,7 +368,7 @@ def _working(facts: SagaFacts) -> Found | None:
 
 
 CATALOGUE: Final[tuple[Callable[[SagaFacts], Found | None], ...]] = (
-    _what_is_overdue,
+    _late_undo,
     _ended,
     _paused,
     _blocked,

@@ -1,4 +1,4 @@
-"""Broker reset: detects that the broker has lost its queues, and sends again what they held."""
+"""Broker reset: detects that the broker has lost its data, and redispatches the commands in flight by itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState, Topology
 from orchestrix.broker.topology import incarnation_queue
 from orchestrix.engine.job_steps import JobSteps
-from orchestrix.engine.resend import send_again
+from orchestrix.engine.redispatch import redispatch_commands
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.cluster import broker_incarnation
@@ -29,7 +29,7 @@ TAKEOVER_TIMEOUT_S = 3.0
 
 
 class BrokerResetDetector:
-    """Compares the broker with the database at each connect.
+    """The check of every node with the role `orchestrator` whether the broker is new or was reset, at each connect.
 
     The database names an empty queue. If the broker does not have it, it is another broker, or an emptied one: one
     node wins the right to a new name, sends every live saga's current command under its old message id, and declares
@@ -86,19 +86,19 @@ class BrokerResetDetector:
         if known is not None and await self._remembered(known):
             return True
         if age < self._grace_s:  # another node is at it
-            log.info("waiting up to %.1f s for another node to resend what the broker lost", self._grace_s - age)
+            log.info("waiting up to %.1f s for another node to redispatch what the broker lost", self._grace_s - age)
             await self._wake.wait(self._grace_s - age)
             return False
         new = clock.uuid7()
         if not await self._database.run(lambda tx: broker_incarnation.replace(tx, known, new)):
             return False
         crash.point("redispatch.after_claim")
-        return await self._send_all(new)
+        return await self._redispatch_all(new)
 
     async def _remembered(self, known: str) -> bool:
         return await self._broker.message_count(incarnation_queue(known).name) is not None
 
-    async def _send_all(self, marker: str) -> bool:
+    async def _redispatch_all(self, marker: str) -> bool:
         """False if another node has taken over meanwhile, which then sends all and declares its own queue."""
         sent = 0
         for pair in (APPS, INSTANCES):
@@ -121,8 +121,8 @@ class BrokerResetDetector:
         return await self._database.run(lambda tx: self._write(tx, live, marker))
 
     async def _write(self, tx: Transaction, live: Sequence[Instance], marker: str) -> bool:
-        await send_again(tx, self._catalog, live)
-        await self._jobs.again(tx, live)
+        await redispatch_commands(tx, self._catalog, live)
+        await self._jobs.ensure(tx, live)
         return await broker_incarnation.touch(tx, marker)
 
     async def _pending_instances(self, pair: SagaTables, names: Sequence[str], after: int) -> list[Instance]:

@@ -19,7 +19,7 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import schedules
 from orchestrix.persistence.sagas import instances, transitions
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables, saga_tables_of
-from orchestrix.saga.actions.clone import held_clone
+from orchestrix.saga.actions.clone import blocked_clone
 from orchestrix.saga.effect_keys import former_key, key_of_first
 
 ROWS_PER_TRANSACTION: Final = 500
@@ -40,19 +40,19 @@ class CloneResetResult:
     schedules: int = 0
 
 
-async def wait_until_alone(database: Database, seconds: float, report: Callable[[str], None]) -> None:
+async def wait_until_unused(database: Database, seconds: float, report: Callable[[str], None]) -> None:
     """Returns once no process that works on this database can be alive: no heartbeat for so many `seconds`.
 
     A copy has the rows of the original's processes, which no process updates any more. Raises `ConflictError` if one
     is.
     """
-    first = await _life_signs(database, seconds)
+    first = await _signs_of_use(database, seconds)
     if not first:
         return
     names = ", ".join(f"{kind} {name}" for kind, name in sorted(first)[:3])
     report(f"heartbeats in the last {seconds:g} s: {names}; waiting up to {seconds:g} s to see whether they continue")
     ends = clock.monotonic() + seconds
-    while clock.monotonic() < ends and (now := await _life_signs(database, seconds)):
+    while clock.monotonic() < ends and (now := await _signs_of_use(database, seconds)):
         beating = [f"{kind} {name}" for (kind, name), at in sorted(now.items()) if first.get((kind, name)) != at]
         if beating:
             raise ConflictError(
@@ -62,7 +62,7 @@ async def wait_until_alone(database: Database, seconds: float, report: Callable[
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def _life_signs(database: Database, seconds: float) -> dict[tuple[str, str], object]:
+async def _signs_of_use(database: Database, seconds: float) -> dict[tuple[str, str], object]:
     async with database.read() as connection:
         return dict(await clone_rows.signs(connection, seconds))
 
@@ -114,7 +114,7 @@ async def _note(tx: Transaction, detail: dict[str, object]) -> None:
 
 async def _park(tx: Transaction, pair: SagaTables) -> int:
     found = await instances.movable(tx, pair, ROWS_PER_TRANSACTION)
-    moved = [held_clone(one, tx.now()) for one in found]
+    moved = [blocked_clone(one, tx.now()) for one in found]
     changed = [(before.version, after.instance) for before, after in zip(found, moved, strict=True)]
     await transitions.write(tx, pair, changed, [(one.instance.id, change) for one in moved for change in one.history])
     return len(found)

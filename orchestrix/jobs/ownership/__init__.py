@@ -1,1 +1,1 @@
-"""Ownership: which node has which job, and how it hands it over."""
+"""Ownership: which node has which job, and how it hands it off."""

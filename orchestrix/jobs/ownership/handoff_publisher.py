@@ -91,7 +91,7 @@ class JobHandoffAckListener:
 
 
 class JobHandoffPublisher:
-    """Hands jobs over: marks them, offers them to all nodes, and leaves each as soon as another node owns it.
+    """Hands jobs off: marks them, offers them to all nodes, and leaves each as soon as another node owns it.
 
     Until then this node still consumes it, so that nothing waits. What no node takes is marked for the leader, or
     kept if it was only to be rebalanced.
@@ -113,8 +113,8 @@ class JobHandoffPublisher:
         self._node = node
         self._limits = limits
 
-    async def hand_over(self, reason: str, limit: int | None = None) -> int:
-        """Hands over what this node owns, at most so many; how many of them another node has taken, or have ended.
+    async def hand_off(self, reason: str, limit: int | None = None) -> int:
+        """Hands off what this node owns, at most so many; how many of them another node has taken, or have ended.
 
         Raises `Unavailable` if they cannot be marked: then none was offered.
         """
@@ -188,7 +188,7 @@ class JobHandoffPublisher:
                 return False
             await self._mark(given, partial(rules.offered, reason=reason, ownership=ORPHAN_PENDING), ids)
         except RetryableError as error:
-            log.warning("cannot mark jobs as handed over: %s", error)
+            log.warning("cannot mark jobs as handed off: %s", error)
         for job_id in ids:
             given[job_id].offer = replace(given[job_id].offer, marked=True)
         return True

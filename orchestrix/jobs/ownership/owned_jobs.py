@@ -71,7 +71,7 @@ class OwnedJobs:
         self._open_link = open_link
         self._links: list[JobConnection] = []
         self._opening = asyncio.Lock()
-        self._held: dict[str, OwnedJob] = {}
+        self._consumed: dict[str, OwnedJob] = {}
         self._beginning: dict[str, int] = {}
         self._ending: dict[str, int] = {}
         self._end_wake = WakeSignal()
@@ -81,17 +81,17 @@ class OwnedJobs:
     @property
     def count(self) -> int:
         """How many jobs it consumes."""
-        return len(self._held)
+        return len(self._consumed)
 
     @property
     def epochs(self) -> dict[str, int]:
         """What it consumes, or is just clearing away, and under which epochs."""
-        return {**self._ending, **{held.job_id: held.epoch for held in self._held.values()}, **self._beginning}
+        return {**self._ending, **{owned.job_id: owned.epoch for owned in self._consumed.values()}, **self._beginning}
 
     @property
     def readings(self) -> dict[str, Reading]:
         """How each job is consumed whose connection is up: another connection is another reading."""
-        up = [one for one in self._held.values() if one.link.broker.state is LinkState.UP]
+        up = [one for one in self._consumed.values() if one.link.broker.state is LinkState.UP]
         return {one.job_id: (one.epoch, one.link.broker.generation) for one in up}
 
     async def start(self) -> None:
@@ -101,17 +101,17 @@ class OwnedJobs:
     async def stop(self) -> None:
         """Leaves every channel, then closes the connections."""
         await self._loop.stop()
-        await self.leave(list(self._held))
+        await self.leave(list(self._consumed))
         await asyncio.gather(*(link.broker.stop() for link in self._links))
         self._links.clear()
 
-    async def hold(self, job_id: str, epoch: int) -> None:
+    async def consume(self, job_id: str, epoch: int) -> None:
         """Begins to consume a job that this node has just become the owner of; one under an older epoch is left."""
         if self.epochs.get(job_id, -1) >= epoch:
             return
         self._beginning[job_id] = epoch
         try:
-            if (former := self._held.get(job_id)) is not None:
+            if (former := self._consumed.get(job_id)) is not None:
                 await self._leave(former)
             self._ending.pop(job_id, None)
             await self._begin(job_id, epoch)
@@ -125,8 +125,8 @@ class OwnedJobs:
         consumer = await link.broker.consume(
             channels, EVENT_PREFETCH, own_topology=job_channels(job_id), dynamic_topology=wanted
         )
-        held = self._held[job_id] = OwnedJob(job_id, epoch, link, consumer)
-        held.reading = asyncio.create_task(self._read(held), name=f"channel of job {job_id}")
+        owned = self._consumed[job_id] = OwnedJob(job_id, epoch, link, consumer)
+        owned.reading = asyncio.create_task(self._read(owned), name=f"channel of job {job_id}")
 
     async def _is_owned(self, job_id: str, epoch: int) -> bool:
         """Whether missing queues are to be declared again: not those of a job that was cleared away."""
@@ -139,15 +139,15 @@ class OwnedJobs:
 
     async def leave(self, job_ids: Iterable[str]) -> None:
         """Stops consuming jobs; what is unacknowledged goes to the next owner."""
-        held = [self._held[job_id] for job_id in job_ids if job_id in self._held]
-        await asyncio.gather(*(self._leave(one) for one in held))
+        owned = [self._consumed[job_id] for job_id in job_ids if job_id in self._consumed]
+        await asyncio.gather(*(self._leave(one) for one in owned))
 
     async def delete_channels(self, job_id: str) -> None:
         """Stops consuming a job that has ended, and deletes its queues with all that is still in them."""
-        held = self._held.get(job_id)
-        if held is not None:
-            self._ending[job_id] = held.epoch
-            await self._leave(held)
+        owned = self._consumed.get(job_id)
+        if owned is not None:
+            self._ending[job_id] = owned.epoch
+            await self._leave(owned)
             self._end_wake.set()
 
     async def _link(self) -> JobConnection:
@@ -160,43 +160,43 @@ class OwnedJobs:
             link.jobs += 1
             return link
 
-    async def _leave(self, held: OwnedJob) -> None:
+    async def _leave(self, owned: OwnedJob) -> None:
         """Closes the channel first: what its reader still handles is then not acknowledged."""
-        if self._held.get(held.job_id) is held:
-            del self._held[held.job_id]
-            held.link.jobs -= 1
-        await held.consumer.close()
-        if held.reading is not None and held.reading is not asyncio.current_task():
-            held.reading.cancel()
+        if self._consumed.get(owned.job_id) is owned:
+            del self._consumed[owned.job_id]
+            owned.link.jobs -= 1
+        await owned.consumer.close()
+        if owned.reading is not None and owned.reading is not asyncio.current_task():
+            owned.reading.cancel()
             with suppress(asyncio.CancelledError):
-                await held.reading
+                await owned.reading
 
-    async def _read(self, held: OwnedJob) -> None:
+    async def _read(self, owned: OwnedJob) -> None:
         # Its last message may have come to the previous owner.
-        if held.epoch > 1 and not await self._continues(held, await self._first(held)):
+        if owned.epoch > 1 and not await self._continues(owned, await self._first(owned)):
             return
-        while deliveries := await held.consumer.receive(EVENT_PREFETCH):
-            if not await self._continues(held, deliveries):
+        while deliveries := await owned.consumer.receive(EVENT_PREFETCH):
+            if not await self._continues(owned, deliveries):
                 return
 
     @staticmethod
-    async def _first(held: OwnedJob) -> Sequence[Delivery]:
+    async def _first(owned: OwnedJob) -> Sequence[Delivery]:
         """What has come when it begins; nothing, if nothing comes for a moment."""
         try:
             async with asyncio.timeout(FIRST_EVENTS_TIMEOUT_S):
-                return await held.consumer.receive(EVENT_PREFETCH)
+                return await owned.consumer.receive(EVENT_PREFETCH)
         except TimeoutError:
             return []
 
-    async def _continues(self, held: OwnedJob, deliveries: Sequence[Delivery]) -> bool:
+    async def _continues(self, owned: OwnedJob, deliveries: Sequence[Delivery]) -> bool:
         """Whether more is to be consumed once this is stored."""
-        heard = ChannelBatch(held.job_id, held.epoch, held.link.broker, held.consumer, deliveries)
+        heard = ChannelBatch(owned.job_id, owned.epoch, owned.link.broker, owned.consumer, deliveries)
         verdict = await self._events.handle(heard)
         if verdict is ChannelState.LOST:
-            log.info("job %s now belongs to another node", held.job_id)
-            await self._leave(held)
+            log.info("job %s now belongs to another node", owned.job_id)
+            await self._leave(owned)
         elif verdict is ChannelState.COMPLETE:
-            await self.delete_channels(held.job_id)
+            await self.delete_channels(owned.job_id)
         return verdict is ChannelState.GOES_ON
 
     async def _end(self) -> None:
@@ -218,7 +218,7 @@ class OwnedJobs:
         for job_id in batch:
             self._ending.pop(job_id, None)
         for job_id in retried:
-            await self.hold(job_id, batch[job_id])
+            await self.consume(job_id, batch[job_id])
 
     async def _ended(self, batch: Iterable[str]) -> list[str]:
         """Those to clear away: a job that was retried since its end needs its queues."""

@@ -64,7 +64,7 @@ class OwnershipReconciler:
         self._note()
         for one in owned.values():
             if reading.get(one.id) != one.owner_epoch:
-                await self._owned_jobs.hold(one.id, one.owner_epoch)
+                await self._owned_jobs.consume(one.id, one.owner_epoch)
             elif self._waited_enough(one):
                 log.debug("no more messages expected for job %s", one.id)
                 await self._owned_jobs.delete_channels(one.id)

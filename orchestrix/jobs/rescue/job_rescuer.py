@@ -15,7 +15,7 @@ from orchestrix.broker.probe import accepts_messages
 from orchestrix.domain import job_diagnosis
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import BROKER_LOST, DISPATCHED, WORKER_SILENT, AttemptEnding, JobRow
-from orchestrix.jobs import step_results
+from orchestrix.jobs import spans, step_results
 from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderContext
 from orchestrix.persistence.cluster import leases
@@ -61,15 +61,15 @@ class JobRescuer:
         self._began = clock.monotonic()
         self._checked_at += min(self._began - asked, self._silent / 3)  # a slow link is no stall of this process
         self._restart_listening()
-        signs = await self._signs()
-        if signs.dispatched_before_reset:
+        due = await self._jobs_to_rescue()
+        if due.dispatched_before_reset:
             await self._end(jobs.dispatched_before_reset, _always(BROKER_LOST), "broker data lost")
-        if signs.overdue:
+        if due.timed_out:
             await self._end(self._find_timed_out, self._judge_timed_out, "timed out")
-        if signs.silent:
+        if due.silent:
             await self._end(self._find_silent, _always(WORKER_SILENT), "worker silent")
         self._checked_at = self._began  # the process may have stalled since
-        return self._until_next(signs.left)
+        return self._until_next(due.left)
 
     async def _heartbeats_can_arrive(self) -> bool:
         """Whether workers can send heartbeats: proved again after a second."""
@@ -79,11 +79,11 @@ class JobRescuer:
             self._checked_broker_at = clock.monotonic()
         return self._broker.state is LinkState.UP and self._broker.blocked is None
 
-    async def _signs(self) -> JobsToRescue:
+    async def _jobs_to_rescue(self) -> JobsToRescue:
         async with self._leader_context.database.read() as connection:
             spares = self._is_too_early(connection)
             limit, since = (None, self._listening_since) if spares else (self._silent, None)
-            return await job_predicates.life_signs(connection, limit, self._listening_s, since)
+            return await job_predicates.jobs_to_rescue(connection, limit, self._listening_s, since)
 
     def _restart_listening(self) -> None:
         """Restarts `_listening_since`. Where no check has succeeded for long, no heartbeat can have been stored either:
@@ -112,7 +112,7 @@ class JobRescuer:
         return since is None or now - since < timedelta(seconds=self._silent)
 
     async def _find_timed_out(self, tx: Transaction, limit: int) -> list[JobRow]:
-        found = await jobs.overdue(tx, limit, self._listening_s)
+        found = await jobs.timed_out(tx, limit, self._listening_s)
         self._stalled()
         late = [job for job in found if not (self._is_too_early(tx) and self._is_older(job))]
         extended = [self._extend(job, tx.now()) for job in late]
@@ -153,7 +153,7 @@ class JobRescuer:
 
     async def _judge_timed_out(self, tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
         workers = await job_queues.queue_workers(tx, [job.queue for job in found], self._silent)
-        return [job_diagnosis.overdue(job, workers[job.queue]) for job in found]
+        return [job_diagnosis.timeout_ending(job, workers[job.queue]) for job in found]
 
     async def _end(self, find: Find, judge: Judge, reason: str) -> None:
         while stops := await self._leader_context.write(partial(self._write, find, judge, reason)):
@@ -167,6 +167,7 @@ class JobRescuer:
         found = await find(tx, RESCUE_BATCH_LIMIT)
         now, endings = self._leader_context.database.now(), await judge(tx, found)
         moved = [rules.ended(job, one, now, clock.uniform(0, 1)) for job, one in zip(found, endings, strict=True)]
+        moved = spans.end_attempts(tx, found, moved)
         changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
         if await step_results.store_with_results(
             tx, changed, [one.attempt for one in moved if one.attempt is not None]

@@ -21,7 +21,7 @@ MAX_LEASE_S: Final = 600.0
 PLAUSIBLE_LEASE_FACTOR: Final = 2
 """A lease may have so many times its length left: more was written before the clock was set back."""
 HANDOVERS_KEPT: Final = 100
-"""Hand-overs that are kept."""
+"""Handovers that are kept."""
 _COLUMNS: Final = ("term", "holder", "mode", "lease_until", "gained_at", "resigned_at")
 _INSERT: Final = BulkInsert(leases, ("name", *_COLUMNS), key=("name",))
 _MINE: Final = leases.c.name == LEADER
@@ -29,8 +29,10 @@ _MINE: Final = leases.c.name == LEADER
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The beginning of a term. `began_at` is when the former leader's lease ended, as far as is known; or later, when
-    the new one had started: while nothing runs, no node can take over.
+    """A change of leader, as the beginning of a term.
+
+    `began_at` is when the former leader's lease ended, as far as is known; or later, when the new one had started:
+    while nothing runs, no node can take over.
 
     `gained_at` is when the term began, `ended_at` when its leader first wrote in it; None if it never did.
     """
@@ -89,7 +91,7 @@ async def campaign(tx: Transaction, candidacy: Candidacy, lease_s: float, notice
 
 async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float) -> None:
     """Renews the lease for `lease_s` seconds. Raises `StaleTermError` if a newer term began."""
-    query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_still_held(fence))
+    query = select(leases.c.term, tx.dialect.clock(tx.now()).label("now")).where(*_still_leads(fence))
     found = (await tx.execute(query)).first()
     until = None if found is None else found.now + timedelta(seconds=lease_s)
     await _write(tx, fence, {"mode": mode.value, "lease_until": until, "resigned_at": None} if until else None)
@@ -97,7 +99,7 @@ async def renew(tx: Transaction, fence: Fence, mode: LeaderMode, lease_s: float)
 
 async def resign(tx: Transaction, fence: Fence) -> None:
     """Ends the lease now. Raises `StaleTermError` if a newer term began."""
-    query = select(tx.dialect.clock(tx.now())).where(*_still_held(fence))
+    query = select(tx.dialect.clock(tx.now())).where(*_still_leads(fence))
     now = (await tx.execute(query)).scalar_one_or_none()
     await _write(tx, fence, {"lease_until": now, "resigned_at": now} if now else None)
 
@@ -165,13 +167,13 @@ def _lease(row: Any, lease_s: float) -> Lease | None:
     )
 
 
-def _still_held(fence: Fence) -> Sequence[Any]:
+def _still_leads(fence: Fence) -> Sequence[Any]:
     return (_MINE, leases.c.term == fence.term, leases.c.holder == fence.holder)
 
 
 async def _write(tx: Transaction, fence: Fence, values: dict[str, Any] | None) -> None:
-    held = update(leases).where(*_still_held(fence))
-    if values is None or (await tx.execute(held.values(values))).rowcount != 1:
+    renewed = update(leases).where(*_still_leads(fence))
+    if values is None or (await tx.execute(renewed.values(values))).rowcount != 1:
         raise StaleTermError(_refusal(fence, "a newer term began"))
 
 

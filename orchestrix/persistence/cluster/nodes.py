@@ -131,7 +131,7 @@ async def record_heartbeat(tx: Transaction, node_id: str, state: NodeState, job_
     return (await tx.execute(mine.values(values))).rowcount == 1
 
 
-async def drain(tx: Transaction, node_id: str) -> bool:
+async def mark_draining(tx: Transaction, node_id: str) -> bool:
     """Makes a node that is ALIVE DRAINING: it is to hand its jobs off. False if it was not ALIVE."""
     mine = update(nodes).where(nodes.c.id == node_id, nodes.c.state == NodeState.ALIVE.value)
     return (await tx.execute(mine.values(state=NodeState.DRAINING.value))).rowcount == 1

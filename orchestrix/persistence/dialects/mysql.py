@@ -154,7 +154,7 @@ class MySql:
     def reading(self) -> dict[str, Any]:
         return {}
 
-    def migrate_alone(self, connection: Connection) -> None:
+    def lock_for_migration(self, connection: Connection) -> None:
         # Ends with the session. The names of locks are the server's, so that of the database is part of it.
         name = "CONCAT('orchestrix.', SHA1(DATABASE()))"
         got = connection.exec_driver_sql(f"SELECT GET_LOCK({name}, 600)").scalar()

@@ -126,7 +126,7 @@ class Dialect(Protocol):
     def reading(self) -> dict[str, Any]:
         """Execution options of a connection that reads without a transaction."""
 
-    def migrate_alone(self, connection: Connection) -> None:
+    def lock_for_migration(self, connection: Connection) -> None:
         """Waits inside a transaction until no other migration runs, and blocks others while it is open."""
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:

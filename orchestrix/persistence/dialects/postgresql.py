@@ -130,7 +130,7 @@ class PostgreSql:
     def reading(self) -> dict[str, Any]:
         return {"isolation_level": "AUTOCOMMIT"}
 
-    def migrate_alone(self, connection: Connection) -> None:
+    def lock_for_migration(self, connection: Connection) -> None:
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION})")

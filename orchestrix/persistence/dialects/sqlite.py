@@ -105,7 +105,7 @@ class Sqlite:
     def reading(self) -> dict[str, Any]:
         return {}
 
-    def migrate_alone(self, connection: Connection) -> None:
+    def lock_for_migration(self, connection: Connection) -> None:
         """Nothing to add: there is one writer at a time, and the transaction is it."""
 
     def meaning(self, error: DBAPIError) -> type[OrchestrixError] | None:

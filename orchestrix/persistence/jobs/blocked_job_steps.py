@@ -35,7 +35,7 @@ class UnservedJobs:
     empty: Collection[str] = ()
 
 
-async def held_up(connection: Connection, pair: SagaTables, which: UnservedJobs, limit: int) -> list[int]:
+async def blocked_by_jobs(connection: Connection, pair: SagaTables, which: UnservedJobs, limit: int) -> list[int]:
     """The ids of the instances that wait for one of these jobs, by up to `limit` jobs of each state.
 
     An index has the jobs that have not ended: those are looked through, and nothing else.

@@ -66,7 +66,7 @@ async def open_jobs(connection: Connection) -> dict[str, OpenJobs]:
     return {queue: OpenJobs(not_started[queue], others[queue]) for queue in {*not_started, *others}}
 
 
-async def held(connection: Connection, open_limit: int, silent: float) -> int:
+async def slots_taken(connection: Connection, open_limit: int, silent: float) -> int:
     """How many slots are taken; `silent` as in `due`."""
     served = await blocked_job_steps.served(connection, timedelta(seconds=silent / 2))
     return open_limit - DispatchCapacity.of((), await open_jobs(connection), served, open_limit).served

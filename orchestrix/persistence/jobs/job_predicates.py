@@ -31,21 +31,23 @@ class JobsToRescue:
     """
 
     dispatched_before_reset: bool
-    overdue: bool
+    timed_out: bool
     silent: bool
     left: float | None
 
 
-async def life_signs(connection: Connection, limit: float | None, heard: float, since: datetime | None) -> JobsToRescue:
-    """What there is now, by `dispatched_before_reset`, `overdue` and `silent`, after `limit` seconds: with None,
+async def jobs_to_rescue(
+    connection: Connection, limit: float | None, heard: float, since: datetime | None
+) -> JobsToRescue:
+    """What there is now, by `dispatched_before_reset`, `timed_out` and `silent`, after `limit` seconds: with None,
     no worker is silent.
 
-    With `since`, no job that was sent before that counts as overdue.
+    With `since`, no job that was sent before that counts as timed out.
     """
     sent = () if since is None else (_JOB.dispatched_at >= since,)
     query = select(
         _any(dispatched_before_reset()),
-        _any([*overdue(connection, heard), *sent]),
+        _any([*timed_out(connection, heard), *sent]),
         literal(False) if limit is None else _any(silent(connection, limit, heard)),
         select(func.min(_JOB.wake_at, type_=UtcTime())).where(_JOB.state.in_(LIVE)).scalar_subquery(),
         connection.dialect.clock(connection.now()),
@@ -68,7 +70,7 @@ def dispatched_before_reset() -> Terms:
     return _JOB.state == DISPATCHED, _JOB.channels == 1, _JOB.dispatched_at < pruned
 
 
-def overdue(connection: Connection, heard: float) -> Terms:
+def timed_out(connection: Connection, heard: float) -> Terms:
     """Their timeout has passed, and no hand-off of them is in progress.
 
     Not those of an owner without a heartbeat for `heard` seconds: their workers may have sent what was not read yet.
@@ -84,10 +86,10 @@ def overdue(connection: Connection, heard: float) -> Terms:
 
 def silent(connection: Connection, seconds: float, heard: float) -> Terms:
     """No heartbeat of their worker for so many seconds, and their owner has owned them for as long: it had time to read
-    what was sent while there was no reader. `heard` is as in `overdue`.
+    what was sent while there was no reader. `heard` is as in `timed_out`.
     """
-    heartbeat_overdue = _JOB.worker_beat_at <= ago(connection, seconds)
-    return _JOB.state == RUNNING, _JOB.channels == 1, heartbeat_overdue, *read(connection, seconds, heard)
+    no_heartbeat = _JOB.worker_beat_at <= ago(connection, seconds)
+    return _JOB.state == RUNNING, _JOB.channels == 1, no_heartbeat, *read(connection, seconds, heard)
 
 
 def read(connection: Connection, seconds: float, heard: float) -> Terms:

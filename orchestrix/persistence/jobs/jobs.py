@@ -39,12 +39,12 @@ __all__ = [
     "of_ids",
     "oldest",
     "orphans",
-    "overdue",
     "owned_by",
     "page",
     "payloads",
     "silent",
     "store",
+    "timed_out",
     "unowned",
 ]
 
@@ -178,9 +178,9 @@ async def occupied(connection: Connection) -> int:
     return int((await connection.execute(query)).scalar_one())
 
 
-async def overdue(tx: Transaction, limit: int, heard: float) -> list[JobRow]:
-    """Locks and reads up to `limit` jobs whose timeout has passed; `heard` as in `job_predicates.overdue`."""
-    return await _found(tx, job_predicates.overdue(tx, heard), jobs.c.wake_at, limit)
+async def timed_out(tx: Transaction, limit: int, heard: float) -> list[JobRow]:
+    """Locks and reads up to `limit` jobs whose timeout has passed; `heard` as in `job_predicates.timed_out`."""
+    return await _found(tx, job_predicates.timed_out(tx, heard), jobs.c.wake_at, limit)
 
 
 async def silent(tx: Transaction, seconds: float, limit: int, heard: float) -> list[JobRow]:

@@ -12,7 +12,7 @@ from sqlalchemy import Select, case, delete, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, PENDING, RUNNING
-from orchestrix.domain.schedules import HELD_WAKE_AT, FiringOutcome, Misfire, Overlap, Schedule, UnfinishedRuns, is_id
+from orchestrix.domain.schedules import QUEUED_WAKE_AT, FiringOutcome, Misfire, Overlap, Schedule, UnfinishedRuns, is_id
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.schema.column_types import UtcTime
@@ -107,15 +107,15 @@ async def busy(connection: Connection, ids: Sequence[str]) -> dict[str, Unfinish
     if not ids:
         return {}
     table = jobs.c
-    running, held = (func.sum(case((which, 1), else_=0)) for which in (table.state == RUNNING, _held()))
+    running, queued = (func.sum(case((which, 1), else_=0)) for which in (table.state == RUNNING, _queued()))
     which = connection.dialect.among(table.schedule_id, sorted(set(ids)))
-    query = select(table.schedule_id, func.count(), running, held).where(which, table.state.in_((PENDING, *LIVE)))
+    query = select(table.schedule_id, func.count(), running, queued).where(which, table.state.in_((PENDING, *LIVE)))
     counts = {str(row[0]): map(int, row[1:]) for row in await connection.execute(query.group_by(table.schedule_id))}
     return {id: _busy(*counts.get(id, (0, 0, 0))) for id in ids}
 
 
-def _busy(all: int, running: int, held: int) -> UnfinishedRuns:
-    return UnfinishedRuns(running, all - running - held, held)
+def _busy(all: int, running: int, queued: int) -> UnfinishedRuns:
+    return UnfinishedRuns(running, all - running - queued, queued)
 
 
 async def unfinished(connection: Connection, ids: Sequence[str]) -> list[str]:
@@ -150,8 +150,8 @@ async def freed(tx: Transaction, limit: int) -> list[WaitingRun]:
 
     A schedule that another transaction has locked is left out.
     """
-    held = select(jobs.c.schedule_id).where(jobs.c.state == PENDING, jobs.c.channels == 0, _held()).distinct()
-    ids = [id for id in (await tx.execute(held)).scalars() if id is not None]
+    queued = select(jobs.c.schedule_id).where(jobs.c.state == PENDING, jobs.c.channels == 0, _queued()).distinct()
+    ids = [id for id in (await tx.execute(queued)).scalars() if id is not None]
     free = sorted(id for id, found in (await busy(tx, ids)).items() if not (found.running or found.ready))[:limit]
     if not free:
         return []
@@ -165,21 +165,21 @@ async def freed(tx: Transaction, limit: int) -> list[WaitingRun]:
     ]
 
 
-async def any_held(connection: Connection) -> bool:
+async def any_queued(connection: Connection) -> bool:
     """Whether any run waits for the end of another one."""
-    held = select(jobs.c.id).where(jobs.c.state == PENDING, jobs.c.channels == 0, _held()).limit(1)
-    return (await connection.execute(held)).first() is not None
+    queued = select(jobs.c.id).where(jobs.c.state == PENDING, jobs.c.channels == 0, _queued()).limit(1)
+    return (await connection.execute(queued)).first() is not None
 
 
 async def _first(tx: Transaction, id: str) -> str | None:
     table = jobs.c
-    query = select(table.id).where(table.schedule_id == id, table.state == PENDING, _held())
+    query = select(table.id).where(table.schedule_id == id, table.state == PENDING, _queued())
     oldest = func.coalesce(table.due_at, table.created_at)
     return (await tx.execute(query.order_by(oldest, table.id).limit(1))).scalar_one_or_none()
 
 
-def _held() -> ColumnElement[bool]:
-    return jobs.c.wake_at == HELD_WAKE_AT
+def _queued() -> ColumnElement[bool]:
+    return jobs.c.wake_at == QUEUED_WAKE_AT
 
 
 def _called(key: str) -> ColumnElement[bool]:

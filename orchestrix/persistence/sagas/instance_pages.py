@@ -184,7 +184,7 @@ async def _are_many(connection: Connection, pair: SagaTables, saga: str, prefix:
 async def _exceed_first_rows(connection: Connection, pair: SagaTables, hindered: ExternalBlockers) -> bool:
     """Whether more rows, or jobs, seem to be such than a look among the first rows would pass."""
     table = pair.instances.c
-    kinds = [] if hindered.overdue is None else [select(table.id).where(table.wake_at <= hindered.overdue)]
+    kinds = [] if hindered.overdue_since is None else [select(table.id).where(table.wake_at <= hindered.overdue_since)]
     kinds += (
         [] if hindered.unserved_jobs is None else [select(jobs.c.id).where(*without_worker(hindered.unserved_jobs))]
     )
@@ -272,7 +272,7 @@ def _blocked_by_index(
     table, found = pair.instances.c, []
     if hindered.ids:
         found.append(rows.where(*stuck_filter.by_id(connection, table, hindered)))
-    if hindered.overdue is not None:
+    if hindered.overdue_since is not None:
         late = _forced(pair, rows, "wake_at")
         found.append(late.where(*stuck_filter.by_wake_up(connection, table, hindered)))
     if hindered.unserved_jobs is not None:

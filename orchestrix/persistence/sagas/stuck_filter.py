@@ -32,18 +32,19 @@ class ExternalBlockers:
     """Instances that the engine wakes, as their rows say, but that are blocked by something not in any row.
 
     Of those that wait for their worker all in `states`; and all with these `ids`. Besides, where those are too many to
-    be named by their ids: all whose wake-up was at `overdue` or before, and all that wait for an `unserved_jobs` job.
+    be named by their ids: all whose wake-up was at `overdue_since` or before, and all that wait for an `unserved_jobs`
+    job.
     """
 
     states: Sequence[str] = ()
     ids: Sequence[int] = ()
-    overdue: datetime | None = None
+    overdue_since: datetime | None = None
     unserved_jobs: UnservedJobs | None = None
 
     @property
     def many(self) -> bool:
         """Whether they are too many to be counted."""
-        return self.overdue is not None or self.unserved_jobs is not None
+        return self.overdue_since is not None or self.unserved_jobs is not None
 
 
 NO_BLOCKERS: Final = ExternalBlockers()
@@ -88,8 +89,8 @@ def moving(connection: Connection, table: Any, hindered: ExternalBlockers) -> li
         )
     if hindered.ids:
         found.append(or_(never, not_(connection.dialect.among(table.id, hindered.ids))))
-    if hindered.overdue is not None:
-        found.append(or_(never, table.wake_at > hindered.overdue))
+    if hindered.overdue_since is not None:
+        found.append(or_(never, table.wake_at > hindered.overdue_since))
     if hindered.unserved_jobs is not None:
         found.append(or_(never, not_(_waits_for_worker(table, hindered.unserved_jobs))))
     return found
@@ -120,7 +121,7 @@ def by_job(connection: Connection, table: Any, hindered: ExternalBlockers) -> li
     assert hindered.unserved_jobs is not None, "there are such jobs"
     found = [is_waited_for(table), *without_worker(hindered.unserved_jobs), *_unnamed(connection, table, hindered)]
     in_time = func.coalesce(table.wake_at, table.wake_at)  # no index of it is to be used: the jobs are fewer
-    return [*found, in_time > hindered.overdue] if hindered.overdue is not None else found
+    return [*found, in_time > hindered.overdue_since] if hindered.overdue_since is not None else found
 
 
 def _blocked_by_index(table: Any, hindered: ExternalBlockers) -> list[Condition]:
@@ -143,7 +144,7 @@ def _unnamed(connection: Connection, table: Any, hindered: ExternalBlockers) -> 
 
 
 def _late(table: Any, hindered: ExternalBlockers) -> Condition:
-    late: Condition = table.wake_at <= hindered.overdue if hindered.overdue is not None else false()
+    late: Condition = table.wake_at <= hindered.overdue_since if hindered.overdue_since is not None else false()
     return late
 
 

@@ -15,7 +15,7 @@ from orchestrix.saga.transition import change
 CLONED_REASON: Final = "cloned: this database is a copy; the original continues the work"
 
 
-def held_clone(instance: Instance, now: datetime) -> SagaTransition:
+def blocked_clone(instance: Instance, now: datetime) -> SagaTransition:
     """`instance`, which a timer, an event or the end of a pause would move, held as by a pause, with the blocker
     `cloned`.
 

@@ -58,12 +58,12 @@ class ServerChannel:
     place: int = 0
     cancelled: Callable[[], None] = lambda: None
     unacked: dict[int, tuple[str, StoredMessage]] = field(default_factory=dict)
-    held: Counter[str] = field(default_factory=Counter)
+    unacked_in: Counter[str] = field(default_factory=Counter)
     allowed: dict[str, int] = field(default_factory=dict)
 
     def has_room(self, queue: str) -> bool:
         """Whether the prefetch allows one more of the queue."""
-        return not self.paused and self.held[queue] < min(self.prefetch, self.allowed.get(queue, self.prefetch))
+        return not self.paused and self.unacked_in[queue] < min(self.prefetch, self.allowed.get(queue, self.prefetch))
 
 
 class BrokerSession:
@@ -170,8 +170,8 @@ class MemoryServer:
 
     def depth(self, queue: str) -> int:
         """How many messages are in the queue, including unacknowledged ones."""
-        held = sum(channel.held[queue] for session in self.sessions for channel in session.channels)
-        return held + (len(self._queues[queue].ready) if queue in self._queues else 0)
+        unacked = sum(channel.unacked_in[queue] for session in self.sessions for channel in session.channels)
+        return unacked + (len(self._queues[queue].ready) if queue in self._queues else 0)
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ class MemoryServer:
     def _deliver(self, queue: str, stored: StoredMessage, channel: ServerChannel) -> None:
         tag = next(self._tags)
         channel.unacked[tag] = queue, stored
-        channel.held[queue] += 1
+        channel.unacked_in[queue] += 1
         delivery = Delivery(
             body=stored.body,
             queue=queue,
@@ -378,7 +378,7 @@ class MemoryServer:
 
     def _release(self, channel: ServerChannel, tag: int) -> tuple[str, StoredMessage] | None:
         if (found := channel.unacked.pop(tag, None)) is not None:
-            channel.held[found[0]] -= 1
+            channel.unacked_in[found[0]] -= 1
         return found
 
     def _requeue(self, channel: ServerChannel, tags: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.job_diagnosis import timed_out
+from orchestrix.domain.job_diagnosis import execution_timeout
 from orchestrix.domain.jobs import PENDING, AttemptStatus, JobAttempt, JobRow, JobTransition
 from orchestrix.jobs import step_results
 from orchestrix.lifecycle import Loop, WakeSignal
@@ -97,7 +97,7 @@ class JobStepWorker:
         if job.ended:
             return
         begun = rules.dispatched(job, clock.uuid7(), tx.now())
-        moved: object = rules.ended(begun.job, replace(timed_out(job), retryable=False), tx.now(), 0.5)
+        moved: object = rules.ended(begun.job, replace(execution_timeout(job), retryable=False), tx.now(), 0.5)
         if result is not None:
             word = AttemptStatus(
                 id, str(begun.job.history_id), "worker", 1, result.status, result=result.result, error=result.error

@@ -9,10 +9,12 @@ from orchestrix.broker.port import Delivery
 from orchestrix.saga.catalog import MessageOwner
 from orchestrix.saga.definition import Order, Saga
 from orchestrix.saga.messages import Command
+from orchestrix.telemetry.tracing import NO_SPAN, ForwardedContext, Span
+from orchestrix.worker.delivery_spans import set_ignored
 
 DEATHS_HEADER: Final = "x-deaths"
 """The header that says how many workers have died with the command in flight before this copy of it was sent."""
-ALONE_HEADER: Final = "x-alone"
+ISOLATED_HEADER: Final = "x-alone"
 """The header of a command that must be the only work of its process."""
 SUSPECT_FROM_DEATHS: Final = 3
 """From so many worker deaths on, the command itself may be what kills its workers."""
@@ -28,7 +30,7 @@ class CommandDelivery:
 
     `deliveries` are all copies that came meanwhile: acknowledged together. `checked_at` is the last read of the saga's
     row; `older_since` the first read that found the row behind the command; `begun` the start of the work, None before
-    it.
+    it. `span` is that of handling it: what it sends follows from that.
     """
 
     message: Command
@@ -39,6 +41,7 @@ class CommandDelivery:
     older_since: float | None = None
     begun: float | None = None
     acknowledged: bool = False
+    span: Span = NO_SPAN
 
     @property
     def saga(self) -> Saga:
@@ -74,14 +77,14 @@ class CommandDelivery:
         return first.delivery_count + (min(written, MAX_DEATHS) if type(written) is int and written > 0 else 0)
 
     @property
-    def alone(self) -> bool:
+    def isolated(self) -> bool:
         """Whether it must be the only work of its process."""
-        return ALONE_HEADER in self.deliveries[0].headers
+        return ISOLATED_HEADER in self.deliveries[0].headers
 
     @property
     def suspect(self) -> bool:
         """Whether it may be what killed its workers."""
-        return self.deaths >= SUSPECT_FROM_DEATHS or self.alone
+        return self.deaths >= SUSPECT_FROM_DEATHS or self.isolated
 
     @property
     def timeout(self) -> float:
@@ -92,3 +95,11 @@ class CommandDelivery:
     def ends(self) -> float:
         """When the step's time is over: it counts from the start of the work, not from the receipt."""
         return (self.begun or self.checked_at or self.received) + self.timeout
+
+    def end_span(self, ignored: str | None = None) -> None:
+        """Its span ends; `ignored` says why nothing comes of it here. What it still sends follows from that span."""
+        if self.span.recording:
+            if ignored is not None:
+                set_ignored(self.span, ignored)
+            self.span.end()
+            self.span = ForwardedContext(self.span.context)

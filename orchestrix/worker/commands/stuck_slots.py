@@ -47,7 +47,7 @@ class StuckSlots:
         due = [command for command in over if now >= self._lookup_at.get(command, now)]
         if due and (self._lookup is None or self._lookup.done()):
             self._lookup_at = {command: at for command, at in self._lookup_at.items() if command in over}
-            self._lookup = asyncio.create_task(self._ask(due), name="check of overdue commands")
+            self._lookup = asyncio.create_task(self._ask(due), name="check of commands past their timeout")
 
     async def back(self, command: CommandDelivery) -> None:
         """Frees the slot: the command has ended, however late."""

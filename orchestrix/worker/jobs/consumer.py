@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from orchestrix import clock, crash
-from orchestrix.broker.dead_letter import publish_dead_letter
+from orchestrix.broker.dead_letter import dead_letter, publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery
 from orchestrix.lifecycle import backoff
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.worker.backpressure import REOPEN_AFTER_S
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import begin_delivery, dead_letter_span, end_ignored
 from orchestrix.worker.error_mapping import ends_task
 from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
 from orchestrix.worker.jobs.dispatch import JobCancel, read
 from orchestrix.worker.jobs.slots import JobCounts, JobSlots
+from orchestrix.worker.jobs.spans import begin_attempt
 from orchestrix.worker.jobs.state_guard import (
     CurrentDispatch,
-    DispatchHeldElsewhere,
+    DispatchRunsElsewhere,
     DispatchVerdict,
     InvalidDispatch,
     ReceivedDispatch,
@@ -32,6 +35,7 @@ T = TypeVar("T")
 
 BATCH_LIMIT: Final = 500
 RECEIVE_PAUSE_S: Final = 0.1
+STALE: Final = "stale"
 HOLDER_POLL_INTERVAL_S: Final = 1.0
 """Seconds between two checks whether the worker that has begun an attempt lives."""
 ROW_VISIBLE_TIMEOUT_S: Final = 2.0
@@ -144,8 +148,9 @@ class JobConsumer:
                 return await self._job_slots.admit(dispatch, one.delivery)
             case StaleDispatch():
                 self._counts.stale += 1
+                end_ignored(begin_attempt(one.dispatch, one.delivery, self._job_slots.worker_id), STALE)
                 await self._consumer.acknowledge([one.delivery])
-            case DispatchHeldElsewhere():
+            case DispatchRunsElsewhere():
                 self._begin(self._watch(one, verdict))
             case UnknownDispatch():
                 self._begin(self._check_again(one))
@@ -167,7 +172,7 @@ class JobConsumer:
         elif not await self._do(one, verdict):
             await self._consumer.requeue([one.delivery])
 
-    async def _watch(self, one: ReceivedDispatch, first: DispatchHeldElsewhere) -> None:
+    async def _watch(self, one: ReceivedDispatch, first: DispatchRunsElsewhere) -> None:
         """Waits until the worker that has begun it sends one more heartbeat for it, or is silent, or the attempt is
         over.
 
@@ -177,7 +182,7 @@ class JobConsumer:
         while verdict == first:
             await asyncio.sleep(HOLDER_POLL_INTERVAL_S)
             [(_, verdict)] = await self._read_verdicts([one]) or [(one, StaleDispatch())]
-        if not await self._do(one, StaleDispatch() if isinstance(verdict, DispatchHeldElsewhere) else verdict):
+        if not await self._do(one, StaleDispatch() if isinstance(verdict, DispatchRunsElsewhere) else verdict):
             await self._consumer.requeue([one.delivery])
 
     def _refuse(self, delivery: Delivery, reason: str) -> None:
@@ -190,5 +195,13 @@ class JobConsumer:
 
     async def _dead_letter(self, delivery: Delivery, reason: str) -> None:
         self._counts.dead += 1
-        await publish_dead_letter(self._broker, self._consumer, [(delivery, reason)])
+        span = begin_delivery(delivery)
+        letter = dead_letter(delivery, reason)
+        publishing = dead_letter_span(letter, delivery, span, {})
+        named = replace(delivery, message_id=letter.message_id)
+        try:
+            await publish_dead_letter(self._broker, self._consumer, [(named, reason)])
+        finally:
+            publishing.end()
+            end_ignored(span, reason)
         await self._consumer.acknowledge([delivery])

@@ -13,10 +13,12 @@ from orchestrix.broker.port import Consumer, Delivery
 from orchestrix.lifecycle import WakeSignal
 from orchestrix.worker.commands.stuck_slots import STUCK_SLOT_HINT
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import DUPLICATE, end_ignored
 from orchestrix.worker.error_mapping import ends_task, printable
 from orchestrix.worker.jobs.attempt import AttemptRunner
 from orchestrix.worker.jobs.dispatch import JobCancel, JobDispatch
 from orchestrix.worker.jobs.outcome import AttemptOutcome
+from orchestrix.worker.jobs.spans import begin_attempt
 from orchestrix.worker.jobs.stop_signal import StopCause
 
 T = TypeVar("T")
@@ -76,8 +78,14 @@ class JobSlots:
     """
 
     def __init__(
-        self, consumer: Consumer, slots: int, make: Callable[[JobDispatch, Delivery], AttemptRunner], counts: JobCounts
+        self,
+        consumer: Consumer,
+        slots: int,
+        make: Callable[[JobDispatch, Delivery], AttemptRunner],
+        counts: JobCounts,
+        worker_id: str,
     ) -> None:
+        self.worker_id = worker_id
         self.attempts: dict[str, AttemptRunner] = {}
         self.recent: deque[str] = deque(maxlen=RECENT_JOBS_LIMIT)
         """The ids of the jobs whose attempts have ended here, the last one last."""
@@ -164,7 +172,7 @@ class JobSlots:
             await asyncio.wait(self._tasks, timeout=1.0)
 
     @property
-    def held(self) -> list[JobDispatch]:
+    def dispatches(self) -> list[JobDispatch]:
         """The attempts in flight."""
         return [attempt.dispatch for attempt in self.attempts.values()]
 
@@ -179,7 +187,7 @@ class JobSlots:
         self._recently_ended = {name: (dispatch, left - 1) for name, (dispatch, left) in ended.items() if left > 1}
         kept = {one.history_id: one for one, its in (*self._kept, *self._checking) if self._consumer.alive(its)}
         more = {**{name: dispatch for name, (dispatch, _) in ended.items()}, **kept}
-        return [*self.held, *(dispatch for name, dispatch in more.items() if name not in self.attempts)]
+        return [*self.dispatches, *(dispatch for name, dispatch in more.items() if name not in self.attempts)]
 
     @property
     def _is_full(self) -> bool:
@@ -192,6 +200,7 @@ class JobSlots:
         if attempt is None and not self._ended.get(dispatch.history_id):
             return False
         self._counts.joined += 1
+        end_ignored(begin_attempt(dispatch, delivery, self.worker_id), DUPLICATE)
         if attempt is None or attempt.accepted:
             await self._consumer.acknowledge([delivery])
         else:

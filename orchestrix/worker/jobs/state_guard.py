@@ -46,7 +46,7 @@ class StaleDispatch:
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchHeldElsewhere:
+class DispatchRunsElsewhere:
     """Another worker, whose last heartbeat was at `beat_at`, has started it, yet the broker redelivers the dispatch.
 
     A requeue by a full worker, or a lost connection, does not prove a crash: only the next heartbeats do.
@@ -69,7 +69,7 @@ class InvalidDispatch:
     reason: str
 
 
-DispatchVerdict: TypeAlias = CurrentDispatch | StaleDispatch | DispatchHeldElsewhere | UnknownDispatch | InvalidDispatch
+DispatchVerdict: TypeAlias = CurrentDispatch | StaleDispatch | DispatchRunsElsewhere | UnknownDispatch | InvalidDispatch
 StateLookup: TypeAlias = Callable[[Sequence[ReceivedDispatch]], Awaitable[list[DispatchVerdict]]]
 """One verdict for each, in order. Raises `RetryableError` where the database is unavailable; also for an empty
 sequence."""
@@ -103,7 +103,7 @@ def judge(
         if not asked.delivery.redelivered:
             return StaleDispatch()
         if job.worker_beat_at is not None and job.worker_beat_at > alive_since:
-            return DispatchHeldElsewhere(job.worker_beat_at)
+            return DispatchRunsElsewhere(job.worker_beat_at)
     owed = replace(dispatch, payload=job.payload, timeout_ms=job.timeout_ms, correlation_id=job.correlation_id)
     return CurrentDispatch(owed, job.cancel_reason)
 

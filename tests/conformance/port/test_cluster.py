@@ -86,8 +86,7 @@ async def test_the_end_of_the_connection_is_told_at_once(rig: Rig) -> None:
     await broker.publish([sent_to(LEADER, b"1")])
     await take(holder, 1, acknowledge=False)
     rig.proxy.cut()
-    async with asyncio.timeout(1):
-        await lost.wait()
+    await eventually(lost.is_set, deadline=1, message="the consumer is told that its channel is lost")
 
 
 async def test_presence_ends_with_the_connection_and_comes_back_with_it(rig: Rig) -> None:

@@ -234,7 +234,7 @@ async def test_a_node_that_beats_is_no_copy(database: Database) -> None:
 
     beating = asyncio.create_task(beats())
     with pytest.raises(ConflictError, match="node n-1 uses this database"):
-        await clone_reset.wait_until_alone(database, 20.0, told.append)
+        await clone_reset.wait_until_unused(database, 20.0, told.append)
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)
     assert "node n-1" in told[0]
@@ -245,9 +245,9 @@ async def test_rows_that_nobody_writes_any_more_are_waited_out(database: Databas
         await nodes.join(tx, "n-1", "n", [])
         await tx.execute(insert(t.write_probes).values(name="p-1", at=tx.now() + timedelta(hours=1)))
     told: list[str] = []
-    await clone_reset.wait_until_alone(database, 1.0, told.append)
+    await clone_reset.wait_until_unused(database, 1.0, told.append)
     assert len(told) == 1
-    await clone_reset.wait_until_alone(database, 0.0, told.append)
+    await clone_reset.wait_until_unused(database, 0.0, told.append)
 
 
 async def test_nothing_is_waited_for_where_nobody_was_heard_of(database: Database) -> None:
@@ -255,7 +255,7 @@ async def test_nothing_is_waited_for_where_nobody_was_heard_of(database: Databas
         await nodes.join(tx, "n-1", "n", [])
         await tx.execute(update(t.nodes).values(beat_at=tx.now() - timedelta(minutes=5)))
     begun = clock.monotonic()
-    await clone_reset.wait_until_alone(database, 30.0, lambda _: pytest.fail("there is nobody"))
+    await clone_reset.wait_until_unused(database, 30.0, lambda _: pytest.fail("there is nobody"))
     assert clock.monotonic() - begun < 5.0
 
 

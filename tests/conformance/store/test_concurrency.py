@@ -105,6 +105,8 @@ async def test_writing_history_waits_for_nobody_elses_rows(served: Database, ser
         await instances.lock(second, APPS, [other.id])
         for row, transaction in ((one, tx), (other, second)):
             await history.insert(transaction, APPS, [(row.id, _told(2, at))])
+            written = await history.listing(transaction, APPS, row.id, 0, 10)
+            assert [change.version for change in written][-1] == 2
 
 
 async def test_the_same_names_at_once_give_each_name_once(database: Database, peer: Database) -> None:

@@ -63,7 +63,7 @@ async def test_a_queue_that_nobody_serves_takes_no_places(database: Database) ->
         await dispatched(database, queue="dead")
     assert ids(await due(database, 10, 5)) == alive
     async with database.read() as connection:
-        assert await job_admission.held(connection, 5, SILENT) == 0
+        assert await job_admission.slots_taken(connection, 5, SILENT) == 0
         assert await job_admission.open_jobs(connection) == {"dead": OpenJobs(9, 0)}
 
 
@@ -72,7 +72,7 @@ async def test_what_is_begun_holds_a_place_and_so_does_what_is_served(database: 
     await running(database, queue="dead")
     await dispatched(database, queue="alive")
     async with database.read() as connection:
-        assert await job_admission.held(connection, 8, SILENT) == 2
+        assert await job_admission.slots_taken(connection, 8, SILENT) == 2
         assert await job_admission.waiting(connection) == []
     [next, _] = await waiting(database, "alive", 2)
     assert ids(await due(database, 10, 8)) == [next]

@@ -80,7 +80,7 @@ async def wide(database: Database, work: Work) -> list[Access]:
 
 LOOKED_FOR: Sequence[Work] = (
     partial(job_admission.due, limit=10, open_limit=1000, silent=30.0),
-    partial(jobs.overdue, limit=10, heard=15.0),
+    partial(jobs.timed_out, limit=10, heard=15.0),
     partial(jobs.silent, seconds=30.0, limit=10, heard=15.0),
     partial(job_queues.lost_dispatches, empty=["q"], last_dispatched={"r": NOON}, seconds=30.0, heard=15.0, limit=10),
     partial(job_queues.failed, seconds=60.0, limit=1000),
@@ -89,10 +89,10 @@ LOOKED_FOR: Sequence[Work] = (
     partial(jobs.unowned, seconds=30.0, limit=10),
     partial(jobs.orphans, seconds=30.0, limit=10),
     partial(jobs.owned_by, node="a"),
-    partial(blocked_job_steps.held_up, pair=INSTANCES, which=UNLED, limit=9),
-    partial(blocked_job_steps.held_up, pair=APPS, which=LED, limit=9),
+    partial(blocked_job_steps.blocked_by_jobs, pair=INSTANCES, which=UNLED, limit=9),
+    partial(blocked_job_steps.blocked_by_jobs, pair=APPS, which=LED, limit=9),
     jobs.next_due,
-    partial(job_predicates.life_signs, limit=30.0, heard=15.0, since=NOON),
+    partial(job_predicates.jobs_to_rescue, limit=30.0, heard=15.0, since=NOON),
     partial(job_predicates.ownerless, orphaned=30.0, without=30.0),
     jobs.loads,
     job_admission.waiting,

@@ -92,7 +92,7 @@ async def test_the_queues_that_workers_or_unfinished_jobs_name(database: Databas
     await running(database, queue="d")
     await inserted(database, pending(database, queue="e"))
     ended = await running(database, queue="f")
-    await stored(database, ended, rules.ended(ended, rules.ATTEMPT_OVERDUE, database.now(), 0.5))
+    await stored(database, ended, rules.ended(ended, rules.ATTEMPT_TIMED_OUT, database.now(), 0.5))
     async with database.read() as connection:
         assert await job_queues.named(connection) == {"a", "b", "c", "d"}
         assert await job_queues.not_started_counts(connection) == {"b": 1, "c": 1}

@@ -106,6 +106,7 @@ async def test_a_job_comes_back_as_it_went_in(database: Database) -> None:
         routing="ROUND",
         traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         tracestate="a=1",
+        trace_head="00-4bf92f3577b34da6a3ce929d0e0e4736-1111111111111111-01",
     )
     bare = pending(database)
     found = await inserted(database, full, bare)
@@ -144,6 +145,7 @@ async def test_everything_that_moves_is_stored(database: Database) -> None:
         handoff_at=moment,
         handoff_tries=2,
         taken_at=moment,
+        trace_head="00-4bf92f3577b34da6a3ce929d0e0e4736-2222222222222222-03",
     )
     assert await stored(database, job, changed) == await now(database, job)
 
@@ -186,13 +188,15 @@ async def test_of_two_nodes_one_takes_a_job(database: Database, peer: Database) 
 async def test_how_long_until_something_is_due(database: Database) -> None:
     async with database.read() as connection:
         assert await jobs.next_due(connection) is None
-        assert await job_predicates.life_signs(connection, 30.0, HEARD, None) == JobsToRescue(False, False, False, None)
+        assert await job_predicates.jobs_to_rescue(connection, 30.0, HEARD, None) == JobsToRescue(
+            False, False, False, None
+        )
     await inserted(database, pending(database, wake_at=database.now() + 60 * SECOND))
     await running(database, timeout_ms=30_000)
     async with database.read() as connection:
         due, over = (
             await jobs.next_due(connection),
-            (await job_predicates.life_signs(connection, None, HEARD, None)).left,
+            (await job_predicates.jobs_to_rescue(connection, None, HEARD, None)).left,
         )
     assert due is not None
     assert over is not None
@@ -208,7 +212,7 @@ async def found(database: Database, find: Any, *arguments: Any) -> list[str]:
 async def signs(database: Database, silent: float | None = 30.0, since: datetime | None = None) -> JobsToRescue:
     """What there is for the leader to do."""
     async with database.read() as connection:
-        return await job_predicates.life_signs(connection, silent, HEARD, since)
+        return await job_predicates.jobs_to_rescue(connection, silent, HEARD, since)
 
 
 async def test_whose_time_is_over(database: Database) -> None:
@@ -220,9 +224,9 @@ async def test_whose_time_is_over(database: Database) -> None:
     await running(database, timeout_ms=60_000)
     await running(database)
     await _passed(database, late)
-    assert await found(database, jobs.overdue, 10, HEARD) == sorted([late.id, unclaimed.id])
-    assert (await signs(database)).overdue
-    assert not (await signs(database, since=database.now() + SECOND)).overdue, "all were sent before"
+    assert await found(database, jobs.timed_out, 10, HEARD) == sorted([late.id, unclaimed.id])
+    assert (await signs(database)).timed_out
+    assert not (await signs(database, since=database.now() + SECOND)).timed_out, "all were sent before"
 
 
 async def _passed(database: Database, job: JobRow) -> None:

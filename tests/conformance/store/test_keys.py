@@ -11,9 +11,8 @@ from sqlalchemy import text
 from orchestrix import clock
 from orchestrix.broker.topology import saga_topology
 from orchestrix.domain.jobs import JobRow
-from orchestrix.engine.actions import Action, ActionResult
 from orchestrix.engine.change_notifier import SagaChangeNotifier
-from orchestrix.engine.control import SagaControl
+from orchestrix.engine.control import Action, ActionResult, SagaControl
 from orchestrix.engine.requests import IdempotencyKey, InFlight, KeyReused, Replayed, StartedSaga, StartRequest
 from orchestrix.engine.starter import SagaStarter
 from orchestrix.errors import Contention

@@ -154,9 +154,9 @@ async def test_the_token_takes_a_lease_that_still_runs(database: Database) -> No
 
 
 async def test_a_leader_without_broker_makes_way_for_one_with(database: Database) -> None:
-    await gained(database, bid(A, mode=LeaderMode.ALONE))
-    assert (await row(database)).mode is LeaderMode.ALONE
-    assert await campaign(database, bid(B, mode=LeaderMode.ALONE)) is None
+    await gained(database, bid(A, mode=LeaderMode.BROKERLESS))
+    assert (await row(database)).mode is LeaderMode.BROKERLESS
+    assert await campaign(database, bid(B, mode=LeaderMode.BROKERLESS)) is None
     assert await campaign(database, bid(B)) == Fence(2, B)
     assert (await handovers(database))[0].reason == ElectionReason.DEPOSED
     assert await campaign(database, bid("c-1")) is None
@@ -164,7 +164,7 @@ async def test_a_leader_without_broker_makes_way_for_one_with(database: Database
 
 @pytest.mark.req("S0-9")
 async def test_a_renewal_leases_anew_and_says_how_it_is(database: Database) -> None:
-    fence = await gained(database, bid(A, mode=LeaderMode.ALONE))
+    fence = await gained(database, bid(A, mode=LeaderMode.BROKERLESS))
     await lapse(database)
     await database.run(lambda tx: leases.renew(tx, fence, LeaderMode.BROKER, LEASE))
     found = await row(database)
@@ -180,7 +180,7 @@ async def test_a_holder_is_refused_in_a_former_term_of_its_own(database: Databas
     before = await row(database)
     assert (new, before.fence) == (Fence(2, A), new)
     with pytest.raises(StaleTermError):
-        await database.run(lambda tx: leases.renew(tx, old, LeaderMode.ALONE, 2 * LEASE))
+        await database.run(lambda tx: leases.renew(tx, old, LeaderMode.BROKERLESS, 2 * LEASE))
     with pytest.raises(StaleTermError):
         await database.run(lambda tx: leases.resign(tx, old))
     with pytest.raises(StaleTermError):
@@ -270,10 +270,12 @@ async def test_a_renewal_does_not_wait_for_writes(served: Database, served_peer:
     if served.dialect.name == "mysql":
         return  # has no lock that is weak enough
     fence = await gained(served, bid(A))
+    before = (await row(served)).lease_until
     async with served.begin() as tx:
         await leases.check_fence(tx, fence)
         async with asyncio.timeout(1):
-            await served_peer.run(lambda other: leases.renew(other, fence, LeaderMode.BROKER, LEASE))
+            await served_peer.run(lambda other: leases.renew(other, fence, LeaderMode.BROKER, 2 * LEASE))
+        assert (await row(served_peer)).lease_until > before
 
 
 async def test_a_session_that_stands_still_with_the_row_is_ended(served: Database, served_peer: Database) -> None:

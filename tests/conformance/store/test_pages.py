@@ -228,8 +228,8 @@ async def test_the_newest_stuck_of_several_sagas_are_found_at_once(database: Dat
         await instances.update(tx, INSTANCES, [(1, one) for one in (held, unread, by_state, *overdue)])
     before = late + timedelta(seconds=1)
     blockers = {
-        "order": ExternalBlockers(["REGISTERING"], overdue=before),
-        "other": ExternalBlockers(ids=[named], overdue=before),
+        "order": ExternalBlockers(["REGISTERING"], overdue_since=before),
+        "other": ExternalBlockers(ids=[named], overdue_since=before),
     }
     expected = sorted([*order[:3], *other[:3]], key=lambda one: (one.created_at, one.id), reverse=True)
     async with database.read() as connection:

@@ -214,7 +214,7 @@ async def test_what_is_held_up_in_too_many_cases_is_found_by_its_wake_up_or_its_
     name = pair.instances.name
     state = f"ix_{name}_{'' if pair.saga else 'saga_'}state_created_at_id"
     which = UnservedJobs(saga, {"DISPATCHED": now}, ["served"])
-    told = ExternalBlockers(overdue=now - timedelta(seconds=15), unserved_jobs=which)
+    told = ExternalBlockers(overdue_since=now - timedelta(seconds=15), unserved_jobs=which)
 
     async def listed(tx: Transaction) -> None:
         found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, blockers=told), "key")
@@ -243,7 +243,7 @@ async def test_what_is_held_up_is_looked_for_among_the_first_rows_without_the_ot
     """Where they are among them, nothing else is looked at."""
     monkeypatch.setattr(instance_pages, "SHORT_SCAN_ROWS", 20)
     pair, saga = of
-    told = ExternalBlockers(overdue=many[-1].created_at + timedelta(hours=1))
+    told = ExternalBlockers(overdue_since=many[-1].created_at + timedelta(hours=1))
 
     async def listed(tx: Transaction) -> None:
         found = await instances.page(tx, pair, saga, InstanceFilter(stuck=True, blockers=told), "-createdAt", 5)

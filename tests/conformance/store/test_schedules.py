@@ -16,7 +16,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import AttemptStatus, JobRow
 from orchestrix.domain.leases import Candidacy, Fence, LeaderMode
 from orchestrix.domain.schedules import (
-    HELD_WAKE_AT,
+    QUEUED_WAKE_AT,
     FiringOutcome,
     Misfire,
     Overlap,
@@ -310,7 +310,7 @@ async def test_queued_runs_begin_one_after_another(cluster: Cluster) -> None:
         assert await leader.fire() == 1
     first, second, third = await cluster.runs(one)
     assert first.wake_at is not None
-    assert (first.wake_at < HELD_WAKE_AT, second.wake_at, third.wake_at) == (True, HELD_WAKE_AT, HELD_WAKE_AT)
+    assert (first.wake_at < QUEUED_WAKE_AT, second.wake_at, third.wake_at) == (True, QUEUED_WAKE_AT, QUEUED_WAKE_AT)
     assert (await cluster.now(one)).last_outcome is FiringOutcome.QUEUED
     assert await leader.release_waiting_runs() == 0, "the first has not ended"
     await cluster.move(first, "DISPATCHED", "RUNNING", "SUCCEEDED")
@@ -318,7 +318,7 @@ async def test_queued_runs_begin_one_after_another(cluster: Cluster) -> None:
     assert await leader.release_waiting_runs() == 0
     _, second, third = await cluster.runs(one)
     assert second.wake_at is not None
-    assert (second.wake_at <= cluster.database.now(), third.wake_at) == (True, HELD_WAKE_AT)
+    assert (second.wake_at <= cluster.database.now(), third.wake_at) == (True, QUEUED_WAKE_AT)
     await cluster.move(second, "DISPATCHED", "RUNNING", "FAILED", "DISPATCHED", "RUNNING")
     assert await leader.release_waiting_runs() == 0, "it is in its second try"
 
@@ -334,7 +334,7 @@ async def test_a_leader_of_an_older_term_lets_nothing_go(cluster: Cluster) -> No
     await cluster.leader("b-1")
     with pytest.raises(StaleTermError):
         await former.release_waiting_runs()
-    assert (await cluster.runs(one))[1].wake_at == HELD_WAKE_AT
+    assert (await cluster.runs(one))[1].wake_at == QUEUED_WAKE_AT
 
 
 async def test_the_previous_run_is_cancelled_and_waited_for(cluster: Cluster) -> None:
@@ -347,16 +347,16 @@ async def test_the_previous_run_is_cancelled_and_waited_for(cluster: Cluster) ->
     await leader.fire()
     first, second = await cluster.runs(one)
     assert (first.state, first.cancel_reason) == ("RUNNING", "replaced by the next run of its schedule")
-    assert second.wake_at == HELD_WAKE_AT
+    assert second.wake_at == QUEUED_WAKE_AT
     assert [(stop.job.id, stop.history_id) for stop in cluster.stops] == [(first.id, running.history_id)]
     await leader.fire()
     first, second, third = await cluster.runs(one)
-    assert (second.state, third.wake_at) == ("CANCELLED", HELD_WAKE_AT), "one that had not begun never will"
+    assert (second.state, third.wake_at) == ("CANCELLED", QUEUED_WAKE_AT), "one that had not begun never will"
     await cluster.move(first, "CANCELLED")
     assert await leader.release_waiting_runs() == 1
     third = (await cluster.runs(one))[2]
     assert third.wake_at is not None
-    assert third.wake_at < HELD_WAKE_AT
+    assert third.wake_at < QUEUED_WAKE_AT
 
 
 async def test_what_was_missed_is_caught_up_in_turn(cluster: Cluster) -> None:
@@ -370,7 +370,7 @@ async def test_what_was_missed_is_caught_up_in_turn(cluster: Cluster) -> None:
     assert due_times(found) == [started + n * HOUR for n in (7, 8, 9)] or due_times(found) == [
         started + n * HOUR for n in (8, 9, 10)
     ]
-    assert [job.wake_at == HELD_WAKE_AT for job in found] == [False, True, True]
+    assert [job.wake_at == QUEUED_WAKE_AT for job in found] == [False, True, True]
     assert len(await cluster.runs(once)) == 1
     assert await cluster.runs(never) == []
     after = await cluster.now(never)
@@ -489,7 +489,7 @@ async def test_however_runs_are_made_one_may_begin_at_a_time(cluster: Cluster, p
         for _ in range(14):
             await leader.fire()
             await leader.release_waiting_runs()
-            ready = [job for job in await cluster.runs(one) if job.state == "PENDING" and job.wake_at != HELD_WAKE_AT]
+            ready = [job for job in await cluster.runs(one) if job.state == "PENDING" and job.wake_at != QUEUED_WAKE_AT]
             most = max(most, len(ready))
             for job in ready:
                 await cluster.move(job, "DISPATCHED", "RUNNING", "SUCCEEDED")

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, update
 
 from orchestrix.domain.nodes import is_silent
-from orchestrix.domain.schedules import HELD_WAKE_AT, DueTimes, Interval, times_of
+from orchestrix.domain.schedules import QUEUED_WAKE_AT, DueTimes, Interval, times_of
 from orchestrix.domain.stored_times import believed
 from orchestrix.persistence import clock_rollback, idempotency, outbox, tables, throttle
 from orchestrix.persistence.cluster import broker_incarnation, nodes, write_probes
@@ -160,18 +160,18 @@ async def test_what_was_mended_is_not_locked_again(
 
 async def test_jobs_are_due_and_their_workers_silent_in_time(database: Database) -> None:
     await joined(database, "a-1")
-    [waiting, held] = await inserted(database, pending(database), replace(pending(database), wake_at=HELD_WAKE_AT))
+    [waiting, held] = await inserted(database, pending(database), replace(pending(database), wake_at=QUEUED_WAKE_AT))
     sent = await dispatched(database)
     busy = await owned(database, "a-1", await running(database, timeout_ms=60_000))
     late = ("wake_at", "updated_at", "dispatched_at", "worker_beat_at", "taken_at", "handoff_at")
     await put_off(database, tables.jobs, *late)
     await database.run(
-        lambda tx: tx.execute(update(tables.jobs).where(tables.jobs.c.id == held.id).values(wake_at=HELD_WAKE_AT))
+        lambda tx: tx.execute(update(tables.jobs).where(tables.jobs.c.id == held.id).values(wake_at=QUEUED_WAKE_AT))
     )
     assert await mend(database) >= 3
     soon = database.now() + timedelta(seconds=1)
     found = {job.id: await now(database, job) for job in (waiting, held, sent, busy)}
-    assert found[held.id].wake_at == HELD_WAKE_AT
+    assert found[held.id].wake_at == QUEUED_WAKE_AT
     for name in late[1:]:
         times = [getattr(found[job.id], name) for job in (waiting, sent, busy)]
         assert all(at is None or at <= soon for at in times), name

@@ -15,7 +15,7 @@ from orchestrix.broker.port import Broker, Consumer, Delivery, LinkState, Outcom
 from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
-from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.errors import StaleTermError
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import ChannelBatch, ChannelState, JobEventListener
@@ -198,7 +198,7 @@ async def test_schedules_of_a_term_that_is_over_fire_nothing(led: Database) -> N
 async def test_runs_are_not_let_go_by_a_term_that_is_over(led: Database) -> None:
     one = schedule(due=led.now() + LONG_AGO)
     await led.run(lambda tx: schedules.insert(tx, one))
-    [held] = await inserted(led, pending(led, schedule_id=one.id, due_at=led.now(), wake_at=HELD_WAKE_AT))
+    [held] = await inserted(led, pending(led, schedule_id=one.id, due_at=led.now(), wake_at=QUEUED_WAKE_AT))
     with pytest.raises(StaleTermError):
         await scheduler(led, STALE).release_waiting_runs()
     assert await now(led, held) == held

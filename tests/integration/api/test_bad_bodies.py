@@ -16,7 +16,7 @@ from orchestrix.api.registry.models import AppQuery, ExecutorBody
 from orchestrix.api.resources import routes as resources
 from orchestrix.api.sagas import routes as sagas
 from orchestrix.errors import NotFound
-from orchestrix.saga.actions.control import InvalidActionError
+from orchestrix.saga.actions.apply import InvalidActionError
 from orchestrix.saga.definition import InvalidDataError
 
 from .world import ORDER, SERVED_APPS, World

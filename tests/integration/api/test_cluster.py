@@ -57,7 +57,7 @@ async def test_the_leader_its_term_and_its_lease(world: World) -> None:
 
 
 async def test_nobody_leads_when_the_lease_is_over(world: World) -> None:
-    fence = await led(world, "a-1", LeaderMode.ALONE)
+    fence = await led(world, "a-1", LeaderMode.BROKERLESS)
     assert (await asked(world))["mode"] == "alone"
     await world.database.run(lambda tx: leases.resign(tx, fence))
     found = await asked(world)
@@ -153,7 +153,7 @@ async def test_a_silent_worker_has_no_jobs_and_is_shown_for_a_while(world: World
     assert (worker["id"], worker["state"], worker["jobs"]) == ("w-1", "SILENT", 0)
 
 
-async def test_hand_overs_with_their_times_the_newest_first(world: World) -> None:
+async def test_handovers_with_their_times_the_newest_first(world: World) -> None:
     await led(world, "a-1")
     await led(world, "b-1", noticed=0.25)
     second, first = (await asked(world))["handovers"]

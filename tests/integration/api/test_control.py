@@ -10,9 +10,9 @@ import pytest
 
 from app.apps import AppBody
 from orchestrix.api.instances.models import WhyBody
-from orchestrix.engine.actions import ActionResult, VersionMismatch
+from orchestrix.engine.control import ActionResult, VersionMismatch
 from orchestrix.errors import Invalid, NotFound, Unavailable
-from orchestrix.saga.actions.control import InvalidActionError
+from orchestrix.saga.actions.apply import InvalidActionError
 from orchestrix.saga.actions.requests import ActionNotAllowed, SagaAction
 from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.messages import Command

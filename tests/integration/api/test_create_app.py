@@ -94,7 +94,7 @@ async def test_it_is_draining_before_its_parts_end(settings: Settings, monkeypat
     stop = server._stop
 
     async def watched(node: Any, *others: Any) -> None:
-        seen.append(node.health.draining)
+        seen.append(node.health.stopping)
         await stop(node, *others)
 
     monkeypatch.setattr(server, "_stop", watched)

@@ -79,7 +79,7 @@ async def test_where_tokens_are_set_reasons_are_for_those_who_have_one(
     world: World, path: str, headers: dict[str, str], told: bool
 ) -> None:
     world.health.watch("Database", lambda: "no answer from db-1.internal")
-    world.health.draining = True
+    world.health.stopping = True
     transport = httpx.ASGITransport(world.built(ada="s3cret"))
     async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
         answer = await client.get(path, headers=headers)
@@ -121,13 +121,13 @@ async def test_ready_and_startup_follow_the_life_of_the_process(world: World) ->
     assert await codes() == (503, 503)
     world.health.started = True
     assert await codes() == (200, 200)
-    world.health.draining = True
+    world.health.stopping = True
     assert await codes() == (503, 200)
     assert (await health(world, "/ready"))[1]["checks"][0]["reason"] == "the process is stopping"
 
 
 @pytest.mark.parametrize(
-    ("started", "draining", "says"),
+    ("started", "stopping", "says"),
     [
         (False, False, "This node is starting, and takes requests once its database has answered; nothing"),
         (True, True, "This node is stopping; nothing"),
@@ -136,9 +136,9 @@ async def test_ready_and_startup_follow_the_life_of_the_process(world: World) ->
     ],
 )
 async def test_a_node_that_takes_nothing_says_whether_it_only_starts_or_stops(
-    world: World, started: bool, draining: bool, says: str
+    world: World, started: bool, stopping: bool, says: str
 ) -> None:
-    world.health.started, world.health.draining = started, draining
+    world.health.started, world.health.stopping = started, stopping
     world.starter.answer = Unavailable("this node accepts no requests")
     answer = await world.client.post("/apps", json={"appName": "shop", "createdBy": "ada"})
     found = problem(answer, 503, "unavailable")

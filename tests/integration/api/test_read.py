@@ -246,7 +246,7 @@ async def test_a_wait_ends_when_the_process_stops(world: World) -> None:
     instance = await world.started()
     asked = asyncio.create_task(world.client.get(f"/apps/{instance.id}?wait=60s"))
     await eventually(lambda: world.watch.waiting, deadline=5)
-    world.health.draining = True
+    world.health.stopping = True
     assert (await asyncio.wait_for(asked, 5)).json()["version"] == 1
 
 

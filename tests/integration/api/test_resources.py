@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, field_validator
 from app.apps import APPS
 from orchestrix import Resource
 from orchestrix.api.sagas.models import CatalogueBody
-from orchestrix.engine.actions import ActionResult
+from orchestrix.engine.control import ActionResult
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.saga_tables import INSTANCES

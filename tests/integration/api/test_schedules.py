@@ -14,7 +14,7 @@ from orchestrix import clock
 from orchestrix.api.jobs.models import JobBody
 from orchestrix.api.schedules.models import BackfilledBody, DeletedBody, PreviewBody, ScheduleBody
 from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, JobRow
-from orchestrix.domain.schedules import BACKFILL_LIMIT, HELD_WAKE_AT, Schedule
+from orchestrix.domain.schedules import BACKFILL_LIMIT, QUEUED_WAKE_AT, Schedule
 from orchestrix.persistence.jobs import jobs, schedules
 from orchestrix.persistence.tables import audit
 from orchestrix.schedules.service import ScheduleRequester, ScheduleService
@@ -310,7 +310,7 @@ async def test_a_run_by_hand_waits_or_cancels_as_the_overlap_says(world: World) 
     queue = await made(world, name="queue", overlap="queue")
     for _ in range(2):
         assert (await world.client.post("/schedules/queue/run")).status_code == 201
-    assert [job.wake_at == HELD_WAKE_AT for job in await runs(world, queue)] == [False, True]
+    assert [job.wake_at == QUEUED_WAKE_AT for job in await runs(world, queue)] == [False, True]
     other = await made(world, name="other", overlap="cancel_previous")
     await world.client.post("/schedules/other/run")
     (first,) = await runs(world, other)
@@ -318,7 +318,7 @@ async def test_a_run_by_hand_waits_or_cancels_as_the_overlap_says(world: World) 
     assert (await world.client.post("/schedules/other/run")).json()["wakeAt"] is None
     assert (await world.client.post("/schedules/other/run")).status_code == 201
     first, second, third = await runs(world, other)
-    assert (first.state, second.state, third.wake_at) == ("RUNNING", "CANCELLED", HELD_WAKE_AT)
+    assert (first.state, second.state, third.wake_at) == ("RUNNING", "CANCELLED", QUEUED_WAKE_AT)
     assert first.cancel_reason == "run-schedule: no reason was given"
     assert {stop.job.id for stop in world.stops} == {first.id}
 
@@ -341,7 +341,7 @@ async def test_a_range_of_the_past_is_made_up_for_once(world: World) -> None:
         "jobs": [job.id for job in found],
         "note": None,
     }
-    assert [job.wake_at == HELD_WAKE_AT for job in found] == [False, True, True]
+    assert [job.wake_at == QUEUED_WAKE_AT for job in found] == [False, True, True]
     again = (await world.client.post(path, json={**span, "to": "2024-01-05T12:00:01+00:00"})).json()
     assert (again["dueTimes"], again["present"]) == (["2024-01-04T12:00:00.000000Z", "2024-01-05T12:00:00.000000Z"], 3)
 

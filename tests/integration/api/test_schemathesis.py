@@ -22,7 +22,7 @@ from orchestrix import clock
 from orchestrix.api.guards import auth
 from orchestrix.api.guards.connections import ConnectionLimits, Server, config
 from orchestrix.bootstrap.listening_socket import listening
-from orchestrix.engine.actions import ActionResult
+from orchestrix.engine.control import ActionResult
 
 from .world import World
 

@@ -120,7 +120,7 @@ async def test_a_stream_ends_when_the_process_stops(world: World) -> None:
     instance = await world.started()
     async with Exchange(world.app, f"/apps/{instance.id}/events") as exchange:
         await eventually(lambda: world.watch.waiting, deadline=5)
-        world.health.draining = True
+        world.health.stopping = True
         await exchange.done()
     assert exchange.ended
 

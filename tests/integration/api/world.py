@@ -30,8 +30,8 @@ from orchestrix.config.registry import RegistrySettings
 from orchestrix.config.settings import JobsSettings
 from orchestrix.dead_letters.service import DeadLetterService
 from orchestrix.domain.registry.addresses import AllowList
-from orchestrix.engine.actions import Action, ActionResult
 from orchestrix.engine.broker_status import BrokerStatus
+from orchestrix.engine.control import Action, ActionResult
 from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import (
     ExistingSaga,
@@ -299,7 +299,7 @@ class World:
             canceller=JobCanceller(self.database, self.stops.extend, self.job_watch.notify),
             retrier=JobRetrier(self.database, self.job_watch.notify, lambda: self.due.append(None)),
             job_watch=self.job_watch,
-            drainer=DrainRequester(self.database, self.broker),
+            drain_requester=DrainRequester(self.database, self.broker),
             timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
             registry=self.registry,
             health=self.health,

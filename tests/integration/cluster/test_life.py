@@ -83,7 +83,7 @@ async def test_a_node_leaves_though_its_work_does_not_end_well(
         node = await nodes.get(connection, "a-1")
     assert node is not None
     assert node.state is NodeState.LEFT
-    assert f"handing over the jobs {'did not finish within 0.6 s' if hangs else 'failed'}" in caplog.text
+    assert f"handing the jobs off {'did not finish within 0.6 s' if hangs else 'failed'}" in caplog.text
     work.handed.set()
 
 

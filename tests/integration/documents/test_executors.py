@@ -167,5 +167,7 @@ def test_it_is_short_and_needs_the_standard_library_alone() -> None:
 
 
 def test_the_other_python_of_the_page_compiles() -> None:
-    for code in blocks(PAGE, "python"):
+    found = blocks(PAGE, "python")
+    assert len(found) > 1, "the short executor, and others"
+    for code in found:
         compile(code, str(PAGE), "exec")

@@ -74,7 +74,7 @@ async def test_offers_of_a_balance_and_of_a_crash_say_so(plant: Plant) -> None:
     owner = giver if holder == giver.name else leader
     other = leader if owner is giver else giver
     wire = Wire(owner)
-    assert await owner.jobs.handoff_publisher.hand_over(REBALANCE, 1) == 1
+    assert await owner.jobs.handoff_publisher.hand_off(REBALANCE, 1) == 1
     await plant.owned(job, other)
     assert set(wire.offers) == {(job.id, REBALANCE)}
     if leader is other:

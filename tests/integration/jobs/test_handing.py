@@ -298,7 +298,7 @@ async def test_what_nobody_takes_of_too_many_is_kept(plant: Plant) -> None:
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)
     await node.jobs.handoff_subscriber.decline()
-    giving = asyncio.create_task(node.jobs.handoff_publisher.hand_over(REBALANCE))
+    giving = asyncio.create_task(node.jobs.handoff_publisher.hand_off(REBALANCE))
     await ownership(plant, job, HANDING_OFF)
     assert await giving == 0
     now = await plant.now(job)
@@ -328,22 +328,22 @@ async def test_a_node_that_is_told_to_drain_does(plant: Plant) -> None:
     hand = await plant.worker()
     [(job, task)] = await started(plant, hand, 1)
     other = await plant.node("other", tuned=CALM, cluster=LAZY)
-    drainer = DrainRequester(plant.database, plant.nodes[0].control)
-    assert (await drainer.drain(node.name, "ada")).state == "DRAINING"
+    drain_requester = DrainRequester(plant.database, plant.nodes[0].control)
+    assert (await drain_requester.drain(node.name, "ada")).state == "DRAINING"
     node.signals.drain_requested.set()
     await plant.owned(job, other)
     assert node.draining.count == 1
     more = await plant.submit()
     await plant.owned(more, other)
-    assert (await drainer.drain(node.name, "ada")).state == "DRAINING"
+    assert (await drain_requester.drain(node.name, "ada")).state == "DRAINING"
     await task.succeed()
     await plant.reached(job, SUCCEEDED)
     with pytest.raises(NotFound):
-        await drainer.drain("nobody", "ada")
+        await drain_requester.drain("nobody", "ada")
     await other.stop()
     plant.nodes.remove(other)
     with pytest.raises(ConflictError):
-        await drainer.drain(other.name, "ada")
+        await drain_requester.drain(other.name, "ada")
 
 
 async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plant: Plant) -> None:
@@ -353,7 +353,7 @@ async def test_queues_that_were_deleted_are_not_made_anew_by_a_former_owner(plan
     [(job, _)] = await started(plant, hand, 1)
     async with plant.database.begin() as tx:
         found = (await jobs.lock(tx, [job.id]))[job.id]
-        ended = rules.ended(rules.taken(found, "another", tx.now()), rules.ATTEMPT_OVERDUE, tx.now(), 0.5).job
+        ended = rules.ended(rules.taken(found, "another", tx.now()), rules.ATTEMPT_TIMED_OUT, tx.now(), 0.5).job
         await jobs.store(tx, [(found.version, replace(rules.closed(ended, tx.now()), version=found.version + 1))])
     for queue in (status_queue(job.id), logs_queue(job.id)):
         await former.control.delete(queue)

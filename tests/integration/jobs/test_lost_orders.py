@@ -93,15 +93,15 @@ async def test_a_person_can_have_it_sent_again_at_once(plant: Plant) -> None:
     await node.resign()
     await stolen(node)
 
-    async def resend(tx: Transaction) -> None:
-        await steps.resend(tx, [job.id, "unknown"])
+    async def redispatch(tx: Transaction) -> None:
+        await steps.redispatch(tx, [job.id, "unknown"])
 
-    await plant.database.run(resend)
+    await plant.database.run(redispatch)
     await arrived(node)
     task = await (await plant.worker(queue="rare")).take()
     assert task.order["historyId"] == job.history_id
     assert json.dumps(task.order["payload"]) == json.dumps(job.payload)
     await task.running()
     await plant.reached(job, RUNNING)
-    await plant.database.run(resend)
+    await plant.database.run(redispatch)
     assert (await plant.now(job)).state == RUNNING, "it is at work: nothing is to be sent"

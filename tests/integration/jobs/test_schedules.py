@@ -71,7 +71,7 @@ async def test_runs_that_wait_begin_when_the_one_before_has_ended(plant: Plant) 
 async def test_a_run_that_waits_begins_as_soon_as_the_one_before_ends_or_is_cancelled(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "HELD_RUNS_POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(duty, "QUEUED_RUNS_POLL_INTERVAL_S", 3600.0)
     await plant.node(leads=True)
     hand = await plant.worker(beats=True)
     schedule = await often(plant, overlap=Overlap.QUEUE)

@@ -121,7 +121,7 @@ class Rig:
         assert moving is not None
         self.relay, self.watch, self.definitions = node.relay, engine.changes, engine.definitions
         self.listener, self.begins, self.progress = moving.listener, moving.starts, moving.progress
-        self.wakeups, self.held = moving.timers, moving.held
+        self.wakeups, self.held = moving.timers, moving.held_events
         self.starter, self.control, self.stuck = engine.starter, engine.control, engine.stuck
         self.incarnation = engine.reset_detector
         self.jobs = JobSteps(catalog, desk)

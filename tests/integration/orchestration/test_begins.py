@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrix.engine import consumer_presence, step_starts
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.persistence.sagas import command_queues, instances, redelivered_commands
 from orchestrix.persistence.sagas.command_queues import TIMEOUT_BURST_SIZE
 from orchestrix.persistence.sagas.redelivered_commands import SET_ASIDE_PREFIX, RedeliveryRecord

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrix.engine import consumer_presence, hindered_sagas
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.persistence.sagas import hindered_instances
 from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction

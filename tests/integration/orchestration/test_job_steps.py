@@ -16,7 +16,7 @@ from orchestrix import Job as Work
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.leases import Fence
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.engine.explain import stuck
 from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.errors import Contention, Unavailable
@@ -28,7 +28,7 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.jobs import JobFilter
 from orchestrix.persistence.sagas.instances import InstanceFilter as Live
-from orchestrix.saga.actions.control import act
+from orchestrix.saga.actions.apply import apply_action
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import TransitionInputs
@@ -223,6 +223,19 @@ async def test_who_enters_the_step_puts_one_job_down(yard: Yard) -> None:
     assert len(yard.broker.published) == 1, "no message leaves for a job"
 
 
+async def test_a_job_follows_from_the_span_that_issued_it_and_keeps_its_sagas_root(yard: Yard) -> None:
+    saga = await yard.begin("traced", saga="release")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    root, issued = f"00-{trace}-00f067aa0ba902b7-03", f"00-{trace}-1111111111111111-03"
+    table = tables.saga_instances
+    async with yard.database.begin() as tx:
+        change = update(table).where(table.c.id == saga.id)
+        await tx.execute(change.values(traceparent=root, tracestate="vendor=1", trace_head=issued))
+    yard.report(saga, "evt.tagged")
+    job = await yard.job(await yard.reached(saga, "BUILDING"))
+    assert (job.traceparent, job.tracestate, job.trace_head) == (root, "vendor=1", issued)
+
+
 async def test_the_jobs_of_one_saga_are_found(yard: Yard) -> None:
     first, other = await yard.building("one"), await yard.building("other")
     await yard.asks(first, SagaAction.PAUSE)
@@ -367,7 +380,8 @@ async def test_jobs_are_let_go_in_the_order_in_which_all_lock_them(yard: Yard) -
     assert low < high, "the first saga has the later job"
     tick = TransitionInputs(yard.database.now(), clock.uuid7())
     moves = [
-        (one, act(RELEASE, one, ActionRequest(SagaAction.TERMINATE, "ada", "because"), tick)) for one in (first, other)
+        (one, apply_action(RELEASE, one, ActionRequest(SagaAction.TERMINATE, "ada", "because"), tick))
+        for one in (first, other)
     ]
 
     async def let_go() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrix.broker.port import Outcome, Outgoing, Published, Topology
 from orchestrix.broker.topology import job_channels, to_json
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.errors import Unavailable
 from orchestrix.outbox.rows import row_for
 from orchestrix.persistence import outbox

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step
 from orchestrix.engine import held_events
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.errors import NotFound, Unavailable
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.sagas import definitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrix.engine.actions import Action, VersionMismatch
+from orchestrix.engine.control import Action, VersionMismatch
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from tests.integration.orchestration.rig import Rig
 

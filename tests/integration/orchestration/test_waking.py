@@ -253,12 +253,13 @@ async def test_a_waiting_client_is_woken_by_the_commit(rig: Rig, seen: int) -> N
 
 async def test_a_waiting_client_learns_of_other_processes_commits(rig: Rig) -> None:
     app = await rig.begin("elsewhere")
-    waiting = asyncio.create_task(rig.watch.changed("app", app.id, 1, timeout=5))
+    waiting = asyncio.create_task(rig.watch.changed("app", app.id, 1, timeout=60))
     await rig.listener.stop()
     other = Rig(rig.database)
     await other.start()
     other.report(app, "evt.gitRepoCreated")
     await asyncio.wait_for(waiting, 3)
+    assert (await rig.now(app)).version > 1
     await other.stop()
 
 

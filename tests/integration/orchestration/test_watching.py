@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from orchestrix.engine.actions import Action
 from orchestrix.engine.change_notifier import SagaChangeNotifier
+from orchestrix.engine.control import Action
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from tests.integration.orchestration.rig import Rig
 

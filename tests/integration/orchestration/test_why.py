@@ -18,7 +18,7 @@ from orchestrix.broker.topology import DEAD, UNROUTED
 from orchestrix.dead_letters.collector import DeadLetterCollector
 from orchestrix.dead_letters.service import DeadLetterRequester, DeadLetterService
 from orchestrix.engine import hindered_sagas
-from orchestrix.engine.actions import Action
+from orchestrix.engine.control import Action
 from orchestrix.engine.explain import pause, why, worker_crash, workers
 from orchestrix.engine.explain import stuck as stuck_ones
 from orchestrix.errors import NotFound

@@ -135,9 +135,12 @@ def test_what_cannot_work_is_refused_at_the_start(more: dict[str, Any], said: st
 
 
 def test_what_is_there_from_the_beginning_can_be_required() -> None:
-    serve(resource(answer=model("OrderBody", OrderBody, amount=int, version=int, deadlineAt=datetime | None)))
+    (known,) = serve(
+        resource(answer=model("OrderBody", OrderBody, amount=int, version=int, deadlineAt=datetime | None))
+    )
     free = saga(data=model("Data", Data, colour=(str, "red")))
-    serve(resource(saga=free, answer=model("OrderBody", OrderBody, colour=str)))
+    (defaulted,) = serve(resource(saga=free, answer=model("OrderBody", OrderBody, colour=str)))
+    assert [one.resource.path for one in (known, defaulted)] == ["/orders", "/orders"]
 
 
 def test_two_cannot_share_a_path_or_a_saga() -> None:

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from orchestrix.api.instances.message_history import commands, events
-from orchestrix.saga.actions.control import act
+from orchestrix.saga.actions.apply import apply_action
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.advance import advance
 from orchestrix.saga.commands import SagaTransition, TransitionInputs
@@ -47,7 +47,7 @@ class Run:
 
     def asked(self, verb: SagaAction) -> Run:
         """A person does something."""
-        acted = act(
+        acted = apply_action(
             APP, self.instance, ActionRequest(verb, "ada", "evt.gitRepoCreated"), TransitionInputs(NOW, next(self._ids))
         )
         self.instance = acted.instance

@@ -77,7 +77,7 @@ async def stopped(parts: Parts) -> list[str]:
 
     serving = asyncio.create_task(serve())
     await server._stop(cast(Node, parts), cast(DevWorker, Hand(parts)), cast(Server, parts), serving)
-    assert parts.health.draining
+    assert parts.health.stopping
     return parts.ended
 
 

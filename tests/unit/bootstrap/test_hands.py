@@ -30,7 +30,7 @@ OWN, FOREIGN = "0190a5a0-0000-7000-8000-000000000001", "0190a5a0-0000-7000-8000-
 class Jobs:
     """The part of a worker that runs jobs."""
 
-    held: list[str] = field(default_factory=list)
+    job_ids: list[str] = field(default_factory=list)
     had: set[str] = field(default_factory=lambda: {OWN})
     queues: tuple[str, ...] = ("reports",)
 
@@ -39,7 +39,7 @@ class Jobs:
 class Hand:
     """A worker."""
 
-    held: int = 0
+    commands_in_flight: int = 0
     jobs: Jobs | None = field(default_factory=Jobs)
     ended: bool = False
 
@@ -119,8 +119,10 @@ async def test_what_others_say_is_not_waited_for() -> None:
         "cmd.a",
         dispatch_queue("reports"),
     ]
-    broker = Broker(dict.fromkeys(foreign, 1))
-    await asyncio.wait_for(made(broker).stop(), 5)
+    broker, hand = Broker(dict.fromkeys(foreign, 1)), Hand()
+    await asyncio.wait_for(made(broker, hand).stop(), 5)
+    assert hand.ended
+    assert broker.looks > 0
 
 
 async def test_others_that_go_on_speaking_by_the_same_queues_hold_nobody(caplog: pytest.LogCaptureFixture) -> None:

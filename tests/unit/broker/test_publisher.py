@@ -100,7 +100,7 @@ async def test_a_message_that_was_given_up_is_not_kept(publisher: AmqpPublisher)
     assert kept() is None
 
 
-async def test_too_many_overdue_answers_cost_the_channel(
+async def test_too_many_late_confirms_cost_the_channel(
     publisher: AmqpPublisher, link: QuietLink, time: Shifted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_LATE_CONFIRMS", 3)

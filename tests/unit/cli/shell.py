@@ -59,14 +59,14 @@ class Shell:
 def logging_kept() -> Iterator[None]:
     """Puts the logging of the test run back as it was."""
     loggers = [logging.getLogger(name) for name in (None, *logging.Logger.manager.loggerDict)]
-    before = [(logger, logger.level, logger.disabled, [*logger.handlers]) for logger in loggers]
+    before = [(one, one.level, one.disabled, one.propagate, [*one.handlers]) for one in loggers]
     try:
         yield
     finally:
-        for logger, level, disabled, handlers in before:
+        for logger, level, disabled, propagate, handlers in before:
             if logger.level != level:  # setting it forgets what every logger has found out about its level
                 logger.setLevel(level)
-            logger.disabled = disabled
+            logger.disabled, logger.propagate = disabled, propagate
             logger.handlers[:] = handlers
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
         "apps",
         "sagas",
         "stuck",
+        "trace",
         "workers",
         "audit",
         "deadlines",
@@ -52,7 +53,7 @@ COMMANDS = {
 }
 LATER = {
     *{"shards"},
-    *{"diagram", "trace", "worker-check", "asyncapi", "signal"},
+    *{"diagram", "worker-check", "asyncapi", "signal"},
 }
 
 

@@ -571,7 +571,7 @@ def test_the_broker_of_dev_has_no_such_limit(shell: Shell, parts: Parts, monkeyp
 def test_jobs_that_nobody_takes_that_are_too_many_or_leave_queues_behind(shell: Shell, parts: Parts) -> None:
     parts.facts = JobFacts(
         open=1000,
-        held=1000,
+        slots_taken=1000,
         not_started={"letters": 2, "reports": 3, "served": 1},
         causes={name: (f"{name} is busy", f"start {name}") for name in ("letters", "reports", "served")},
         ended=("j-1", "j-2"),

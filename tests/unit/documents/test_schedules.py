@@ -12,7 +12,7 @@ import pytest
 from orchestrix.api.schedules.requests import NewSchedule
 from orchestrix.cli.arguments import parse
 from orchestrix.domain.cron import ALIASES, Cron
-from orchestrix.domain.schedules import BACKFILL_LIMIT, CATCH_UP_LIMIT, HELD_RUNS_LIMIT, Misfire, Overlap
+from orchestrix.domain.schedules import BACKFILL_LIMIT, CATCH_UP_LIMIT, QUEUED_RUNS_LIMIT, Misfire, Overlap
 from tests.documents import ROOT, block
 
 PAGE = ROOT / "docs" / "schedules.md"
@@ -59,6 +59,6 @@ def test_the_days_on_which_clocks_are_changed(row: list[str]) -> None:
 def test_words_and_limits_are_those_of_the_code() -> None:
     for word in (*Overlap, *Misfire, *ALIASES):
         assert f"`{word}`" in TEXT
-    assert f"at most {HELD_RUNS_LIMIT:,} wait" in TEXT
+    assert f"at most {QUEUED_RUNS_LIMIT:,} wait" in TEXT
     assert f"At most {BACKFILL_LIMIT:,}\n  at once" in TEXT
     assert f"at most {CATCH_UP_LIMIT}" in TEXT

@@ -9,7 +9,7 @@ import pytest
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_retry import QUEUE_DELETION_GRACE, retried
 from orchestrix.domain.jobs import (
-    ATTEMPT_OVERDUE,
+    ATTEMPT_TIMED_OUT,
     CANCELLED,
     DISPATCHED,
     FAILED,
@@ -38,7 +38,7 @@ def cancelled() -> JobRow:
     return moved(asked, said("CANCELLED", 2, last_log_seq=0)).job
 
 
-ENDED = {FAILED: failed(), CANCELLED: cancelled(), TIMED_OUT: rules.ended(running(), ATTEMPT_OVERDUE, NOW, 0.5).job}
+ENDED = {FAILED: failed(), CANCELLED: cancelled(), TIMED_OUT: rules.ended(running(), ATTEMPT_TIMED_OUT, NOW, 0.5).job}
 
 
 @pytest.mark.parametrize("state", ENDED)
@@ -58,7 +58,7 @@ def test_attempts_are_counted_on_and_tries_anew() -> None:
     assert again.attempt is not None
     assert (again.attempt.attempt, again.attempt.error) == (2, None)
     once_more = retried(replace(failed(), retries=1, tries=2), LATER)
-    lost = rules.ended(rules.dispatched(once_more, "h2", LATER).job, ATTEMPT_OVERDUE, LATER, 0.5).job
+    lost = rules.ended(rules.dispatched(once_more, "h2", LATER).job, ATTEMPT_TIMED_OUT, LATER, 0.5).job
     assert lost.state == PENDING, "all its retries are there again"
 
 
@@ -98,6 +98,6 @@ def test_what_cannot_be_retried(job: JobRow, why: str) -> None:
 
 
 def test_what_the_last_attempt_still_reports_changes_nothing() -> None:
-    job = retried(rules.ended(running(), ATTEMPT_OVERDUE, NOW, 0.5).job, LATER)
+    job = retried(rules.ended(running(), ATTEMPT_TIMED_OUT, NOW, 0.5).job, LATER)
     for status in ("SUCCEEDED", "RUNNING"):
         assert not isinstance(rules.reported(job, said(status, 3), LATER, 0.5), JobTransition)

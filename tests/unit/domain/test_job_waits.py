@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers, overdue, unserved, waits_for
+from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers, timeout_ending, unserved, waits_for
 from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, TIMED_OUT, JobRow
-from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.quantities import duration
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -75,16 +75,16 @@ def test_of_a_queue_nothing_is_told_that_no_leader_knows() -> None:
 def test_one_that_nobody_begins_names_its_queue_and_what_helps(crew: QueueWorkers, says: str) -> None:
     sentence = f"{says}`orchestrix worker --job-queue reports`"
     assert waits_for(DISPATCHED, LATER, around(crew)) == sentence
-    ending = overdue(DISPATCHED, crew)
+    ending = timeout_ending(DISPATCHED, crew)
     message = f"timed out before a worker started it: {sentence}"
     assert (ending.state, ending.error, ending.counts) == (TIMED_OUT, {"type": "Timeout", "message": message}, True)
 
 
 def test_one_that_was_begun_ends_as_any_other() -> None:
     begun = replace(DISPATCHED, state=RUNNING)
-    ending = replace(rules.ATTEMPT_OVERDUE, error={"type": "Timeout", "message": "timed out after 5 s"})
-    assert overdue(begun, QueueWorkers()) == ending
-    assert overdue(replace(begun, timeout_ms=None), QueueWorkers()) == rules.ATTEMPT_OVERDUE
+    ending = replace(rules.ATTEMPT_TIMED_OUT, error={"type": "Timeout", "message": "timed out after 5 s"})
+    assert timeout_ending(begun, QueueWorkers()) == ending
+    assert timeout_ending(replace(begun, timeout_ms=None), QueueWorkers()) == rules.ATTEMPT_TIMED_OUT
     assert waits_for(begun, LATER, around()) is None
 
 
@@ -212,7 +212,7 @@ def test_a_leader_that_has_only_just_begun_blames_nobody(
     ("job", "says"),
     [
         (pending(), "a part of jobs.max_live before workers start its jobs, and no worker serves queue reports"),
-        (pending(wake_at=HELD_WAKE_AT), "another run of its schedule"),
+        (pending(wake_at=QUEUED_WAKE_AT), "another run of its schedule"),
         (pending(wake_at=LATER), None),
         (pending(state=FAILED, wake_at=None), None),
         (replace(pending(), state=PENDING, wake_at=LATER - timedelta(seconds=5)), None),

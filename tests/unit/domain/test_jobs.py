@@ -10,7 +10,7 @@ import pytest
 
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import (
-    ATTEMPT_OVERDUE,
+    ATTEMPT_TIMED_OUT,
     BROKER_LOST,
     CANCELLED,
     DISPATCHED,
@@ -125,7 +125,7 @@ def test_what_another_attempt_says_is_ignored_and_it_is_told_to_stop(status: str
 
 
 def test_a_worker_that_does_not_know_that_its_attempt_is_over_is_told_so() -> None:
-    over = rules.ended(running(), ATTEMPT_OVERDUE, NOW, 0.5).job
+    over = rules.ended(running(), ATTEMPT_TIMED_OUT, NOW, 0.5).job
     assert ignored(over, said("RUNNING", 2)) == IgnoredStatus("another-attempt", "h1")
 
 
@@ -149,8 +149,8 @@ def test_another_attempt_does_not_begin_with_the_progress_of_the_lost_one() -> N
     [
         (WORKER_SILENT, 0, FAILED, True),
         (WORKER_SILENT, 1, PENDING, True),
-        (ATTEMPT_OVERDUE, 0, TIMED_OUT, True),
-        (ATTEMPT_OVERDUE, 1, PENDING, True),
+        (ATTEMPT_TIMED_OUT, 0, TIMED_OUT, True),
+        (ATTEMPT_TIMED_OUT, 1, PENDING, True),
         (BROKER_LOST, 0, PENDING, False),
         (AttemptEnding(FAILED, {}, retryable=False), 1, FAILED, True),
     ],
@@ -279,7 +279,7 @@ def test_what_the_worker_says_counts_after_a_cancel(status: str, state: str) -> 
     assert moved(asked, said(status, 2, last_log_seq=0)).job.state == state
 
 
-@pytest.mark.parametrize("ending", [WORKER_SILENT, ATTEMPT_OVERDUE, BROKER_LOST])
+@pytest.mark.parametrize("ending", [WORKER_SILENT, ATTEMPT_TIMED_OUT, BROKER_LOST])
 def test_a_worker_that_cannot_hear_of_the_cancel_does_not_hold_it_up_for_ever(ending: AttemptEnding) -> None:
     asked = rules.cancelled(running(retries=3), "not wanted", NOW).job
     out = rules.ended(asked, ending, NOW, 0.5)

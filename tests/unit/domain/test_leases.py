@@ -30,7 +30,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIVE = Lease(7, "a-1", LeaderMode.BROKER, NOW + timedelta(seconds=20), NOW - timedelta(seconds=10), None, NOW)
 LAPSED = replace(LIVE, lease_until=NOW)
 LEFT = replace(LIVE, lease_until=NOW, resigned_at=NOW)
-ALONE = replace(LIVE, mode=LeaderMode.ALONE)
+ALONE = replace(LIVE, mode=LeaderMode.BROKERLESS)
 UNUSED = replace(LAPSED, term=0, holder=NOBODY)
 WAITING = WaitingCandidate("b-1", waited=0.0, linked=60.0, lease=30.0, jitter=0.0)
 
@@ -49,14 +49,14 @@ def bid(node: str = "b-1", *, by_token: bool = False, mode: LeaderMode = LeaderM
         (LIVE, bid("a-1"), ElectionReason.RETAKEN),
         (LIVE, bid("a-1", by_token=True), ElectionReason.RETAKEN),
         (LAPSED, bid(), ElectionReason.EXPIRED),
-        (LAPSED, bid(mode=LeaderMode.ALONE), ElectionReason.EXPIRED),
+        (LAPSED, bid(mode=LeaderMode.BROKERLESS), ElectionReason.EXPIRED),
         (LAPSED, bid(by_token=True), ElectionReason.EXPIRED),
         (LEFT, bid(), ElectionReason.RESIGNED),
         (LEFT, bid(by_token=True), ElectionReason.RESIGNED),
         (replace(LEFT, lease_until=NOW + timedelta(seconds=1)), bid(), None),
         (ALONE, bid(), ElectionReason.DEPOSED),
         (ALONE, bid(by_token=True), ElectionReason.DEPOSED),
-        (ALONE, bid(mode=LeaderMode.ALONE), None),
+        (ALONE, bid(mode=LeaderMode.BROKERLESS), None),
     ],
 )
 def test_who_may_begin_the_next_term(lease: Lease | None, wish: Candidacy, reason: ElectionReason | None) -> None:
@@ -111,7 +111,7 @@ def test_who_brings_its_own_broker_waits_for_nobody() -> None:
     [
         (LeaderToken(7, "a-1"), None, TokenHandling.CAMPAIGN),
         (INITIAL_TOKEN, None, TokenHandling.CAMPAIGN),
-        (LeaderToken(7, "a-1"), Fence(7, "a-1"), TokenHandling.HOLD),
+        (LeaderToken(7, "a-1"), Fence(7, "a-1"), TokenHandling.KEEP),
         (LeaderToken(6, "b-1"), Fence(7, "a-1"), TokenHandling.DROP),
         (INITIAL_TOKEN, Fence(1, "a-1"), TokenHandling.DROP),
         (LeaderToken(8, "b-1"), Fence(7, "a-1"), TokenHandling.CAMPAIGN),

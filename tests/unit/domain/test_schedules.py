@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrix.domain.cron import Cron
 from orchestrix.domain.schedules import (
-    HELD_RUNS_LIMIT,
-    HELD_WAKE_AT,
+    QUEUED_RUNS_LIMIT,
+    QUEUED_WAKE_AT,
     DueTimes,
     Firing,
     FiringOutcome,
@@ -75,15 +75,15 @@ def test_a_due_time_gets_its_run() -> None:
     [
         (Overlap.SKIP, WORKING, ((), False, FiringOutcome.SKIPPED)),
         (Overlap.SKIP, UnfinishedRuns(ready=1), ((), False, FiringOutcome.SKIPPED)),
-        (Overlap.SKIP, UnfinishedRuns(held=1), ((), False, FiringOutcome.SKIPPED)),
-        (Overlap.QUEUE, WORKING, ((ScheduledRun(NOON, held=True),), False, FiringOutcome.QUEUED)),
-        (Overlap.QUEUE, UnfinishedRuns(ready=1), ((ScheduledRun(NOON, held=True),), False, FiringOutcome.QUEUED)),
-        (Overlap.QUEUE, UnfinishedRuns(held=1), ((ScheduledRun(NOON, held=True),), False, FiringOutcome.QUEUED)),
-        (Overlap.QUEUE, UnfinishedRuns(1, 0, HELD_RUNS_LIMIT), ((), False, FiringOutcome.SKIPPED)),
-        (Overlap.CANCEL_PREVIOUS, WORKING, ((ScheduledRun(NOON, held=True),), True, FiringOutcome.QUEUED)),
+        (Overlap.SKIP, UnfinishedRuns(queued=1), ((), False, FiringOutcome.SKIPPED)),
+        (Overlap.QUEUE, WORKING, ((ScheduledRun(NOON, queued=True),), False, FiringOutcome.QUEUED)),
+        (Overlap.QUEUE, UnfinishedRuns(ready=1), ((ScheduledRun(NOON, queued=True),), False, FiringOutcome.QUEUED)),
+        (Overlap.QUEUE, UnfinishedRuns(queued=1), ((ScheduledRun(NOON, queued=True),), False, FiringOutcome.QUEUED)),
+        (Overlap.QUEUE, UnfinishedRuns(1, 0, QUEUED_RUNS_LIMIT), ((), False, FiringOutcome.SKIPPED)),
+        (Overlap.CANCEL_PREVIOUS, WORKING, ((ScheduledRun(NOON, queued=True),), True, FiringOutcome.QUEUED)),
         (
             Overlap.CANCEL_PREVIOUS,
-            UnfinishedRuns(ready=1, held=1),
+            UnfinishedRuns(ready=1, queued=1),
             ((ScheduledRun(NOON),), True, FiringOutcome.STARTED),
         ),
         (Overlap.CANCEL_PREVIOUS, UnfinishedRuns(), ((ScheduledRun(NOON),), False, FiringOutcome.STARTED)),
@@ -126,17 +126,17 @@ def test_one_run_makes_up_for_all_that_were_missed() -> None:
     )
     assert fired(5 * HOUR + 2 * MINUTE, WORKING).runs == ()
     assert fired(5 * HOUR + 2 * MINUTE, WORKING, overlap=Overlap.QUEUE).runs == (
-        ScheduledRun(NOON + 5 * HOUR, held=True),
+        ScheduledRun(NOON + 5 * HOUR, queued=True),
     )
 
 
 def test_missed_runs_are_caught_up_one_after_another() -> None:
     found = fired(5 * HOUR + 2 * MINUTE, misfire=Misfire.CATCH_UP)
-    assert found.runs == tuple(ScheduledRun(NOON + n * HOUR, held=n > 0) for n in range(6))
+    assert found.runs == tuple(ScheduledRun(NOON + n * HOUR, queued=n > 0) for n in range(6))
     assert found.next_due == NOON + 6 * HOUR
     last = fired(5 * HOUR + 2 * MINUTE, WORKING, misfire=Misfire.CATCH_UP, catch_up=2)
-    assert last.runs == (ScheduledRun(NOON + 4 * HOUR, held=True), ScheduledRun(NOON + 5 * HOUR, held=True))
-    assert fired(5 * HOUR + 2 * MINUTE, UnfinishedRuns(1, 0, HELD_RUNS_LIMIT), misfire=Misfire.CATCH_UP).runs == ()
+    assert last.runs == (ScheduledRun(NOON + 4 * HOUR, queued=True), ScheduledRun(NOON + 5 * HOUR, queued=True))
+    assert fired(5 * HOUR + 2 * MINUTE, UnfinishedRuns(1, 0, QUEUED_RUNS_LIMIT), misfire=Misfire.CATCH_UP).runs == ()
 
 
 def test_years_of_missed_minutes_take_no_time() -> None:
@@ -213,9 +213,9 @@ def test_a_run_becomes_a_job() -> None:
     job = job_of(schedule(), ScheduledRun(NOON), "j-1", NOON + MINUTE)
     assert (job.queue, job.handler, job.payload, job.state) == ("reports", "report", {"day": 1}, "PENDING")
     assert (job.schedule_id, job.due_at, job.wake_at, job.created_by) == (schedule().id, NOON, NOON + MINUTE, "ada")
-    held = job_of(schedule(), ScheduledRun(None, held=True), "j-2", NOON, by="bob")
-    assert (held.due_at, held.wake_at, held.created_by) == (None, HELD_WAKE_AT, "bob")
-    assert HELD_WAKE_AT == NEVER, "lists show it as no time at all"
+    held = job_of(schedule(), ScheduledRun(None, queued=True), "j-2", NOON, by="bob")
+    assert (held.due_at, held.wake_at, held.created_by) == (None, QUEUED_WAKE_AT, "bob")
+    assert QUEUED_WAKE_AT == NEVER, "lists show it as no time at all"
     free = released(held, NOON)
     assert (free.wake_at, free.version) == (NOON, held.version + 1)
 
@@ -239,10 +239,10 @@ def test_what_was_fired_is_written_down() -> None:
 
 def test_runs_in_turn() -> None:
     times = [NOON, NOON + HOUR]
-    assert in_turn(times, UnfinishedRuns()) == (ScheduledRun(NOON), ScheduledRun(NOON + HOUR, held=True))
-    assert in_turn(times, UnfinishedRuns(held=1)) == (
-        ScheduledRun(NOON, held=True),
-        ScheduledRun(NOON + HOUR, held=True),
+    assert in_turn(times, UnfinishedRuns()) == (ScheduledRun(NOON), ScheduledRun(NOON + HOUR, queued=True))
+    assert in_turn(times, UnfinishedRuns(queued=1)) == (
+        ScheduledRun(NOON, queued=True),
+        ScheduledRun(NOON + HOUR, queued=True),
     )
 
 

@@ -22,7 +22,7 @@ from orchestrix.persistence.jobs import job_queues, jobs
         (DiagnosisContext, ["limit"]),
         (SagaExplainer, ["silent"]),
         (StuckSagas, ["silent"]),
-        (jobs.overdue, ["heard"]),
+        (jobs.timed_out, ["heard"]),
         (jobs.silent, ["seconds", "heard"]),
         (job_queues.lost_dispatches, ["seconds", "heard"]),
     ],

@@ -12,7 +12,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers
 from orchestrix.domain.job_retry import retried
 from orchestrix.domain.jobs import (
-    ATTEMPT_OVERDUE,
+    ATTEMPT_TIMED_OUT,
     HANDING_OFF,
     ORPHAN_PENDING,
     AttemptEnding,
@@ -20,7 +20,7 @@ from orchestrix.domain.jobs import (
     JobRow,
     JobTransition,
 )
-from orchestrix.domain.schedules import HELD_WAKE_AT
+from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.engine.explain.job_state import JobStateFacts, explain
 from orchestrix.persistence.audit import AuditRow
 
@@ -62,7 +62,7 @@ def failed(retryable: bool = True, **more: Any) -> JobRow:
 
 def timed_out(job: JobRow, message: str) -> JobRow:
     """One whose last attempt has taken too long."""
-    ending: AttemptEnding = replace(ATTEMPT_OVERDUE, error={"type": "Timeout", "message": message})
+    ending: AttemptEnding = replace(ATTEMPT_TIMED_OUT, error={"type": "Timeout", "message": message})
     return rules.ended(job, ending, NOW, 0.5).job
 
 
@@ -232,7 +232,14 @@ def test_one_that_is_handed_off(ownership: str, more: str) -> None:
             "The job is PENDING: not dispatched yet: the limit of open jobs",
             OR_STOP,
         ),
-        (pending(wake_at=HELD_WAKE_AT), around(), None, "held", "The job is PENDING: waiting for another run", OR_STOP),
+        (
+            pending(wake_at=QUEUED_WAKE_AT),
+            around(),
+            None,
+            "held",
+            "The job is PENDING: waiting for another run",
+            OR_STOP,
+        ),
         (dispatched(), around(), "blocked", "broker_down", "The job is DISPATCHED: RabbitMQ is unreachable", "Restart"),
         (
             dispatched(),

@@ -209,6 +209,7 @@ async def test_who_is_refused_is_judged_again_at_once(database: Database, names:
         await refusal(check, "http://shop:80")
     names.answer = ["10.0.0.1"]
     await check.admit(parse_address("http://shop:80"))
+    assert names.asked == ["shop"] * 3
 
 
 async def test_a_call_is_judged_each_time(database: Database, names: Names) -> None:
@@ -312,6 +313,7 @@ async def test_a_name_service_that_hangs_keeps_no_admitted_heartbeat_waiting(
     time.advance(DEAD_S)
     async with asyncio.timeout(5):
         await check.admit(SHOP)
+    assert names.asked == ["shop"] * 2, "the second one hangs"
 
 
 async def test_a_name_that_is_gone_is_refused_after_two_dead_times(

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from orchestrix import COMPLETED, Command, Compensation, Event, RetryPolicy, Saga
-from orchestrix.saga.actions.control import act
+from orchestrix.saga.actions.apply import apply_action
 from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, ActionResult, SagaAction
 from orchestrix.saga.advance import advance
 from orchestrix.saga.commands import SagaTransition, TransitionInputs
@@ -106,9 +106,9 @@ class Run:
         return result
 
     def asks(self, verb: SagaAction, **more: Any) -> ActionResult:
-        """Ada asks for it. Raises what `act` raises."""
+        """Ada asks for it. Raises what `apply_action` raises."""
         given: dict[str, Any] = {"actor": "ada", "reason": "because"}
-        acted = act(self.saga, self.instance, ActionRequest(verb, **(given | more)), self._tick(0.5))
+        acted = apply_action(self.saga, self.instance, ActionRequest(verb, **(given | more)), self._tick(0.5))
         self._keep(acted)
         return acted
 

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from orchestrix import COMPLETED, FAILED, Command, Compensation, Event, Saga
-from orchestrix.saga.actions.clone import held_clone
-from orchestrix.saga.actions.control import act, allowed
+from orchestrix.saga.actions.apply import allowed, apply_action
+from orchestrix.saga.actions.clone import blocked_clone
 from orchestrix.saga.actions.requests import ActionNotAllowed, ActionRequest, ActionResult, SagaAction
 from orchestrix.saga.advance import advance
 from orchestrix.saga.commands import NEVER, SagaTransition, TransitionInputs, command_for, key_of, pending_command
@@ -226,7 +226,7 @@ class Story:
 
     def _is_copied(self) -> None:
         if self.instance.live and self.instance.blocker in (None, PAUSED):
-            result = held_clone(self.instance, self.now)
+            result = blocked_clone(self.instance, self.now)
             for pending in self.unanswered.values():  # the original sent it, under another effect key
                 pending.discard(self.instance.command_id or "")
             self._took(result.instance, result.history, result.command)
@@ -234,7 +234,7 @@ class Story:
     def _is_asked(self, what: Asked) -> None:
         before, verbs = self.instance, allowed(self.saga, self.instance)
         try:
-            acted = act(self.saga, before, self.ask(what), self.tick())
+            acted = apply_action(self.saga, before, self.ask(what), self.tick())
         except ActionNotAllowed as error:
             refused = error.allowed
         except InvalidDataError:

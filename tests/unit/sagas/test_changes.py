@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from orchestrix.saga.actions.clone import held_clone
+from orchestrix.saga.actions.clone import blocked_clone
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.messages import StepError
 from orchestrix.saga.messages import event as read_event
@@ -147,7 +147,7 @@ def blocked(run: Run) -> str | None:
 
 
 def cloned(run: Run) -> str | None:
-    return held_clone(run.instance, NOW).history[0].kind
+    return blocked_clone(run.instance, NOW).history[0].kind
 
 
 @pytest.mark.parametrize(("how", "kind"), [(blocked, "unsendable"), (cloned, "cloned")])

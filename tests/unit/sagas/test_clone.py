@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from orchestrix import Job, Saga
-from orchestrix.saga.actions.clone import held_clone
-from orchestrix.saga.actions.control import allowed
+from orchestrix.saga.actions.apply import allowed
+from orchestrix.saga.actions.clone import blocked_clone
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.state import CLONED
 from tests.unit.sagas.builders import step
@@ -21,7 +21,7 @@ TIMED = replace(TRIP, timeout=timedelta(seconds=60))
 def park(run: Run) -> Run:
     """The same instance in the copy, a day later."""
     run.passes(86_400)
-    run._keep(held_clone(run.instance, run.now))
+    run._keep(blocked_clone(run.instance, run.now))
     assert (run.instance.blocker, run.instance.wake_at, run.instance.wake_reason) == (CLONED, None, None)
     return run
 

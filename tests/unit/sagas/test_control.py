@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrix import COMPLETED, FAILED, Saga
-from orchestrix.saga.actions.control import InvalidActionError, allowed, unchanged
+from orchestrix.saga.actions.apply import InvalidActionError, allowed, unchanged
 from orchestrix.saga.actions.merge_patch import merged
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.definition import InvalidDataError

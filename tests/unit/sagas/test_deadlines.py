@@ -272,7 +272,7 @@ def test_a_cancelled_deadline_can_be_set_again() -> None:
     assert run.wait == 5.0
 
 
-def test_an_overdue_deadline_is_extended_from_now() -> None:
+def test_a_deadline_that_has_passed_is_extended_from_now() -> None:
     run = Run()
     run.passes(500)
     run.asks(SagaAction.SET_DEADLINE, extend_by=timedelta(seconds=5))

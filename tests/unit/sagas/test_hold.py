@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrix import HOLD, DefinitionError, Job, Saga
-from orchestrix.saga.actions.control import allowed
+from orchestrix.saga.actions.apply import allowed
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.definition import InvalidDataError
 from orchestrix.saga.messages import StepError, event

@@ -453,6 +453,8 @@ def test_two_versions_may_have_two_names_for_one() -> None:
     )
     maps = NameMapping({"SLEEPING": "STAYING", "BED": "STAYING"}, {"hotel": "inn", "bed": "inn"})
     check_maps([TRIP, second], RENAMED, maps)
+    with pytest.raises(InvalidMappingError, match="no version of trip before 3 has the state BED"):
+        check_maps([TRIP], RENAMED, maps)
 
 
 # Whatever came before, another name changes nothing.

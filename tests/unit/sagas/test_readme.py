@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 
@@ -63,7 +64,7 @@ def orchestrix_lines() -> list[str]:
 
 @pytest.mark.parametrize("line", orchestrix_lines())
 def test_commands_exist(line: str) -> None:
-    parse(shlex.split(line)[1:])
+    assert isinstance(parse(shlex.split(line)[1:]), functools.partial), "it is a command, and no call for help"
 
 
 def test_commands_were_found() -> None:

@@ -87,7 +87,7 @@ def test_a_signal_handler_may_log_while_the_queue_is_locked(pipe: Pipe) -> None:
     sink = Sink(pipe.writing)
     with sink._changed:
         sink.put(b"from a handler\n")
-    pipe.read_until(b"from a handler\n")
+    assert pipe.read_until(b"from a handler\n") == b"from a handler\n"
 
 
 def test_one_line_that_is_lost_is_one() -> None:
@@ -122,7 +122,7 @@ def test_who_has_something_to_say_waits_for_no_stalled_reader(pipe: Pipe, monkey
     stream.sink.put(b"x" * 10 * PIPE)
     print("ready")
     confirm(0.01)
-    pipe.read_until(b"ready\n")
+    assert pipe.read_until(b"ready\n").endswith(b"xready\n")
     confirm()
 
 

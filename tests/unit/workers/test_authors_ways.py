@@ -163,8 +163,8 @@ async def test_who_blocks_the_loop_is_named_once(
 
     watch = EventLoopWatchdog(asyncio.get_running_loop())
     watch.start()
-    await asyncio.sleep(0.1)
     try:
+        await eventually(lambda: "orchestrix-stalls" in [one.name for one in threading.enumerate()], deadline=5)
         for _ in range(2):
             blocks()
             await asyncio.sleep(0)

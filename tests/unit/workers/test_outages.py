@@ -192,7 +192,7 @@ async def test_an_event_that_the_broker_refuses_becomes_a_plain_failure(rig: Rig
         "message": "the broker rejected the event of this step",
         "retryable": False,
     }
-    assert not rig.broker.published[0].headers
+    assert dict(rig.broker.published[0].headers) == {"traceparent": TRACE}  # a valid one is never what is refused
 
 
 async def test_a_command_whose_every_event_is_refused_does_not_stay_for_ever(rig: Rig) -> None:
@@ -344,13 +344,13 @@ async def test_a_broker_that_is_lost_when_nothing_is_left_to_report_pauses_nothi
     running = asyncio.create_task(rounds())
     try:
         await eventually(lambda: broker.blocked, deadline=5.0)
-        await reporter.drained()
+        await reporter.all_confirmed()
         for _ in range(20):  # the next round begins
             await asyncio.sleep(0)
         broker.blocked, broker.judge = None, None
         await eventually(lambda: not (outage.current or consumer.paused), deadline=5.0)
         reporter.add(report(3))
-        await reporter.drained()
+        await reporter.all_confirmed()
         assert (outage.current, consumer.paused) == (False, False)
     finally:
         running.cancel()

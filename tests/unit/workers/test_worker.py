@@ -18,7 +18,7 @@ from orchestrix.worker.handlers import HandlerTable
 from orchestrix.worker.worker import Worker
 from tests.fakes.rows import Rows
 from tests.fakes.time import Shifted
-from tests.support import eventually
+from tests.support import eventually, holds
 
 from .rig import CATALOG, CREATED, TRACE, Rig, command
 
@@ -173,8 +173,7 @@ async def test_no_more_commands_run_at_once_than_allowed(rig: Rig) -> None:
     await rig.start(gate, concurrency=3)
     rig.send(*range(1, 11))
     await gate.has_begun(3)
-    await asyncio.sleep(0)
-    assert gate.begun == [1, 2, 3]
+    await holds(lambda: gate.begun == [1, 2, 3], during=0.1)
     assert len(rig.broker.queue("cmd.createGitRepo").unacked) == 3, "what waits, waits in the queue"
     gate.open.set()
     await rig.settled()
@@ -254,8 +253,7 @@ async def test_what_another_worker_has_got_meanwhile_is_not_begun(rig: Rig) -> N
     rig.consumer.lose_channel()
     gate.open.set()
     await eventually(lambda: len(rig.bodies()) == 1, deadline=5.0)
-    await asyncio.sleep(0)
-    assert gate.begun == [1]
+    await holds(lambda: gate.begun == [1], during=0.1)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -444,6 +442,8 @@ async def test_a_worker_without_commands_stops_at_once(rig: Rig) -> None:
     worker = await rig.start(make)
     async with asyncio.timeout(1.0):
         await worker.stop()
+    assert rig.broker.tried == []
+    assert rig.rows.looks == [], "there was nothing to ask the database for"
 
 
 class Stop(BaseException):

@@ -14,7 +14,7 @@ from orchestrix.worker.context import LOGGER
 
 NOTE_TIMEOUT_S: Final = 1.0
 """Seconds that a note may take: nothing waits longer for it."""
-TRIED_ALONE: Final = "it is tried with nothing else at work"
+TRIED_IN_ISOLATION: Final = "it is tried with nothing else at work"
 
 
 class CrashNotes:
@@ -23,7 +23,7 @@ class CrashNotes:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def started_alone(self, command: CommandDelivery) -> bool:
+    async def started_in_isolation(self, command: CommandDelivery) -> bool:
         """Whether it was tried with nothing else running. If the database cannot say, it was: that is what its header
         says."""
         try:
@@ -31,7 +31,7 @@ class CrashNotes:
                 row = await redelivered_commands.of_command(connection, command.message.id)
         except (OrchestrixError, TimeoutError):
             return True
-        return row is None or row.place == TRIED_ALONE
+        return row is None or row.place == TRIED_IN_ISOLATION
 
     async def note(self, command: CommandDelivery, place: str) -> bool:
         """Stores how many worker deaths the command has, and where it is: `place` is a part of a sentence, which begins

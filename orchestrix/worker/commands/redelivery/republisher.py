@@ -11,15 +11,15 @@ from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing, Published, Topology
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import backoff
-from orchestrix.worker.commands.delivery import ALONE_HEADER, DEATHS_HEADER, CommandDelivery
+from orchestrix.worker.commands.delivery import DEATHS_HEADER, ISOLATED_HEADER, CommandDelivery
 from orchestrix.worker.context import LOGGER
 
 _OF_THE_BROKER: Final = ("x-death", "x-delivery-", "x-acquired-", "x-first-death-", "x-last-death-", "x-copy")
 """Headers with these prefixes are written by brokers, or apply to one copy only."""
 
 
-def republished(command: CommandDelivery, *, alone: bool = False) -> Outgoing:
-    """The command again, with the number of workers that died with it in flight; `alone` asks for a process of its
+def republished(command: CommandDelivery, *, isolated: bool = False) -> Outgoing:
+    """The command again, with the number of workers that died with it in flight; `isolated` asks for a process of its
     own."""
     first = command.deliveries[0]
     headers: dict[str, str | int] = {
@@ -27,11 +27,11 @@ def republished(command: CommandDelivery, *, alone: bool = False) -> Outgoing:
         for name, value in first.headers.items()
         if isinstance(value, str | int)
         and not name.startswith(_OF_THE_BROKER)
-        and name not in (DEATHS_HEADER, ALONE_HEADER)
+        and name not in (DEATHS_HEADER, ISOLATED_HEADER)
     }
     headers[DEATHS_HEADER] = command.deaths
-    if alone:
-        headers[ALONE_HEADER] = 1
+    if isolated:
+        headers[ISOLATED_HEADER] = 1
     return Outgoing(
         exchange="",
         routing_key=first.queue,
@@ -60,12 +60,12 @@ class CommandRepublisher:
     def __init__(self, broker: Broker, consumer: Consumer, topology: Callable[[], Topology]) -> None:
         self._broker, self._consumer, self._topology = broker, consumer, topology
 
-    async def put(self, commands: Sequence[CommandDelivery], *, alone: bool = False) -> None:
+    async def put(self, commands: Sequence[CommandDelivery], *, isolated: bool = False) -> None:
         """Returns when each is confirmed and acknowledged, or its channel is lost, however long that takes."""
         left, failures = list(commands), 0
         while left := [command for command in left if any(self._consumer.alive(one) for one in command.deliveries)]:
             crash.point("worker.set_aside.before_publish")
-            publishing = self._broker.publish([republished(command, alone=alone) for command in left])
+            publishing = self._broker.publish([republished(command, isolated=isolated) for command in left])
             results = await crash.within("worker.set_aside.after_publish", publishing)
             pairs = list(zip(left, results, strict=True))
             await self._acknowledge([command for command, result in pairs if result.outcome is Outcome.CONFIRMED])

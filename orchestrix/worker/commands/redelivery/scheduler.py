@@ -15,17 +15,18 @@ from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands.delivery import LAST_TRY_DEATHS, CommandDelivery
 from orchestrix.worker.commands.in_flight import InFlightCommands
 from orchestrix.worker.commands.prefetch import PrefetchWindow
-from orchestrix.worker.commands.redelivery.crash_notes import TRIED_ALONE, CrashNotes
+from orchestrix.worker.commands.redelivery.crash_notes import TRIED_IN_ISOLATION, CrashNotes
 from orchestrix.worker.commands.redelivery.policy import RedeliveryDecision, RedeliveryPolicy
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import CHANNEL_LOST
 from orchestrix.worker.error_mapping import ends_task
 
 KEY: Final = "alone"
-ALONE_TIMEOUT_S: Final = 30.0
+ISOLATION_TIMEOUT_S: Final = 30.0
 """Seconds for which a worker takes nothing new so that a command can run alone in it."""
-ALONE_COOLDOWN_S: Final = 60.0
+ISOLATION_COOLDOWN_S: Final = 60.0
 """Seconds after a vain attempt in which it is not repeated; nor is it while what it waited for is in flight."""
-ALONE_HOLD_S: Final = 2.0
+ISOLATION_REQUEUE_DELAY_S: Final = 2.0
 """Seconds that a command which must run alone stays here meanwhile, before it is requeued."""
 
 
@@ -72,10 +73,10 @@ class RedeliveryScheduler:
         self._arrived: asyncio.Queue[CommandDelivery] = asyncio.Queue()
         self._undecided: list[CommandDelivery] = []
         self._tried: dict[CommandDelivery, None] = {}
-        self._alone_task: asyncio.Task[None] | None = None
+        self._isolated_task: asyncio.Task[None] | None = None
         self._waits: dict[CommandDelivery, None] = {}
         """Those that must run alone and have not started."""
-        self._held: set[asyncio.Task[None]] = set()
+        self._delayed: set[asyncio.Task[None]] = set()
         self._paused_until = 0.0
         self._blocking: set[CommandDelivery] = set()
         """Commands that never ended while one waited to run alone."""
@@ -89,8 +90,8 @@ class RedeliveryScheduler:
         """Adds a command; returns at once."""
         self._arrived.put_nowait(command)
 
-    def drain(self) -> list[CommandDelivery]:
-        """All that have arrived and not started."""
+    def take_waiting(self) -> list[CommandDelivery]:
+        """Removes all that have arrived and not started, and returns them."""
         waiting, self._waits, self._undecided = [*self._waits, *self._undecided], {}, []
         return waiting + [self._arrived.get_nowait() for _ in range(self._arrived.qsize())]
 
@@ -106,12 +107,12 @@ class RedeliveryScheduler:
             if self._in_flight.alive(commands[0]):
                 await self._decide_or_put_back(commands[0], len(commands) > 1)
             else:
-                self._in_flight.forget(commands[0])
+                self._in_flight.forget(commands[0], CHANNEL_LOST)
             del commands[:1]
 
     async def stop(self) -> None:
         """Starts no more of them."""
-        tasks = [*self._held, *([self._alone_task] if self._alone_task is not None else [])]
+        tasks = [*self._delayed, *([self._isolated_task] if self._isolated_task is not None else [])]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -148,17 +149,19 @@ class RedeliveryScheduler:
     async def _decide(self, command: CommandDelivery, more: bool) -> None:
         if self._in_flight.stopping.is_set():
             await self._in_flight.requeue([command])
-        elif command.alone and command.redelivered and await self._crashes.started_alone(command):
+        elif command.isolated and command.redelivered and await self._crashes.started_in_isolation(command):
             await self._crashes.note(command, "it crashed a worker that ran nothing else")
             self._work.report_worker_crashes(command)
-        elif command.alone and command.redelivered:
+        elif command.isolated and command.redelivered:
             await self._set_aside(
-                command, f"{SET_ASIDE_PREFIX} to be tried alone: its last worker died before it started it", alone=True
+                command,
+                f"{SET_ASIDE_PREFIX} to be tried alone: its last worker died before it started it",
+                isolated=True,
             )
-        elif command.alone:
-            await self._wait_until_alone(command)
+        elif command.isolated:
+            await self._wait_for_isolation(command)
         elif command.deaths >= self._last:
-            await self._set_aside(command, f"{SET_ASIDE_PREFIX} to be tried alone", alone=True)
+            await self._set_aside(command, f"{SET_ASIDE_PREFIX} to be tried alone", isolated=True)
         else:
             await self._assign(command, more)
 
@@ -193,29 +196,29 @@ class RedeliveryScheduler:
             return False
         return count is not None and count[0] > 0
 
-    async def _set_aside(self, command: CommandDelivery, reason: str, *, alone: bool = False) -> None:
+    async def _set_aside(self, command: CommandDelivery, reason: str, *, isolated: bool = False) -> None:
         await self._crashes.note(command, reason)
         died = counted(command.deaths, "worker")
         LOGGER.warning("%s died while processing %s; %s", died, command.message.type, reason, extra=command.log_fields)
-        await self._in_flight.set_aside([command], alone=alone)
+        await self._in_flight.set_aside([command], isolated=isolated)
 
-    async def _wait_until_alone(self, command: CommandDelivery) -> None:
+    async def _wait_for_isolation(self, command: CommandDelivery) -> None:
         """Only one waits for that at a time: one that waits while another runs would be suspected of its crash."""
-        if self._alone_task is not None and not self._alone_task.done():
-            return await self._in_flight.set_aside([command], alone=True)
+        if self._isolated_task is not None and not self._isolated_task.done():
+            return await self._in_flight.set_aside([command], isolated=True)
         if clock.monotonic() < self._paused_until or self._blocking & self._work.beside(command):
-            return self._hold(command)
+            return self._requeue_later(command)
         died = counted(command.deaths, "worker")
         await self._outage.note(KEY, f"trying {command.message.type} alone: {died} died while processing it")
         self._waits[command] = None
-        self._alone_task = asyncio.create_task(self._alone(command), name="command tried alone")
+        self._isolated_task = asyncio.create_task(self._run_isolated(command), name="command tried alone")
         return None
 
-    async def _alone(self, command: CommandDelivery) -> None:
+    async def _run_isolated(self, command: CommandDelivery) -> None:
         try:
             if not await self._emptied(command):
                 await self._leave_to_others(command, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
-            elif not await self._crashes.note(command, TRIED_ALONE):
+            elif not await self._crashes.note(command, TRIED_IN_ISOLATION):
                 await self._leave_to_others(
                     command, f"{SET_ASIDE_PREFIX} to be tried alone: the database could not record it"
                 )
@@ -227,7 +230,7 @@ class RedeliveryScheduler:
 
     async def _emptied(self, command: CommandDelivery) -> bool:
         try:
-            async with asyncio.timeout(ALONE_TIMEOUT_S):
+            async with asyncio.timeout(ISOLATION_TIMEOUT_S):
                 await self._work.emptied(command)
         except TimeoutError:
             return False
@@ -235,20 +238,20 @@ class RedeliveryScheduler:
 
     async def _leave_to_others(self, command: CommandDelivery, reason: str) -> None:
         """Leaves it to a less busy worker: here it would block all others for as long as the running ones last."""
-        self._paused_until = clock.monotonic() + ALONE_COOLDOWN_S
+        self._paused_until = clock.monotonic() + ISOLATION_COOLDOWN_S
         self._blocking = self._work.beside(command)
-        await self._set_aside(command, reason, alone=True)
+        await self._set_aside(command, reason, isolated=True)
         self._waits.pop(command, None)
 
-    def _hold(self, command: CommandDelivery) -> None:
+    def _requeue_later(self, command: CommandDelivery) -> None:
         """Requeues it after a delay: otherwise it might be redelivered here at once."""
         self._waits[command] = None
         task = asyncio.create_task(self._put_back(command), name="requeue of a command")
-        self._held.add(task)
-        task.add_done_callback(self._held.discard)
+        self._delayed.add(task)
+        task.add_done_callback(self._delayed.discard)
 
     async def _put_back(self, command: CommandDelivery) -> None:
-        await asyncio.sleep(ALONE_HOLD_S)
+        await asyncio.sleep(ISOLATION_REQUEUE_DELAY_S)
         await self._crashes.note(command, f"{SET_ASIDE_PREFIX} for a worker that runs nothing else")
-        await self._in_flight.set_aside([command], alone=True)
+        await self._in_flight.set_aside([command], isolated=True)
         self._waits.pop(command, None)

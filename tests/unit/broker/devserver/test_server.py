@@ -29,6 +29,7 @@ async def test_loopback_is_fine(host: str, connect: Connect) -> None:
     server = EmbeddedBroker(host=host)
     await server.start()
     connection = await connect(server.url)
+    assert not connection.is_closed
     await connection.close()
     await server.stop()
 
@@ -88,6 +89,8 @@ async def test_stop_does_not_wait_for_a_client_that_says_nothing() -> None:
         link.sendall(b"AMQP\x00\x00\x09\x01")
         async with asyncio.timeout(4):
             await server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port))
 
 
 async def test_stop_twice_and_before_start() -> None:

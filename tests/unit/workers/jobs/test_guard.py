@@ -20,7 +20,7 @@ from orchestrix.worker.jobs import slots
 from orchestrix.worker.jobs.dispatch import read
 from orchestrix.worker.jobs.state_guard import (
     CurrentDispatch,
-    DispatchHeldElsewhere,
+    DispatchRunsElsewhere,
     DispatchVerdict,
     InvalidDispatch,
     ReceivedDispatch,
@@ -108,7 +108,7 @@ LATELY = NOW - timedelta(seconds=1)
     [
         ("other", False, LATELY, StaleDispatch()),
         ("other", False, SINCE, StaleDispatch()),
-        ("other", True, LATELY, DispatchHeldElsewhere(LATELY)),
+        ("other", True, LATELY, DispatchRunsElsewhere(LATELY)),
         ("other", True, SINCE, None),
         ("me", False, LATELY, None),
     ],
@@ -125,7 +125,7 @@ def test_what_a_worker_that_is_heard_is_at_begins_nowhere_else(
 @pytest.mark.parametrize(
     ("then", "statuses"),
     [
-        (DispatchHeldElsewhere(NOW), []),
+        (DispatchRunsElsewhere(NOW), []),
         (StaleDispatch(), []),
         (None, ["RUNNING", "SUCCEEDED"]),
     ],
@@ -140,7 +140,7 @@ def test_one_that_is_held_elsewhere_waits_for_the_next_beat(
         return None
 
     async def look(asked: Sequence[ReceivedDispatch]) -> list[DispatchVerdict]:
-        said.append(DispatchHeldElsewhere(LATELY) if len(said) < 4 else then or CurrentDispatch(asked[0].dispatch))
+        said.append(DispatchRunsElsewhere(LATELY) if len(said) < 4 else then or CurrentDispatch(asked[0].dispatch))
         return [said[-1]]
 
     async def days() -> None:

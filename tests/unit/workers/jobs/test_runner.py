@@ -581,6 +581,7 @@ def test_a_word_that_cannot_be_read_is_passed_over(house: House) -> None:
         await house.stop_job(1, jobId=None)
         await house.stop_job(1)
         await house.ended()
+        assert house.statuses(1)[-1] == "CANCELLED"
 
     house.play(days())
 

@@ -1,4 +1,7 @@
-"""Rights: whether the user of RabbitMQ may do what nodes and workers do, and what lets it."""
+"""Permission checks: whether the user of RabbitMQ may do what nodes and workers do, else the command that lets it.
+
+How the broker is asked: `orchestrix.broker.amqp.permission_probe`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from orchestrix.broker import topology
-from orchestrix.broker.permissions import grant
+from orchestrix.broker.permission_commands import permissions_command
 from orchestrix.broker.port import Binding, Queue, Topology
 from orchestrix.cli.doctor.result import FAIL, CheckResult
 from orchestrix.errors import OrchestrixError
@@ -31,7 +34,7 @@ _WRITTEN: Final = (
 _READ: Final = (topology.UNROUTED, topology.LEADER, topology.JOB_ASSIGNED, topology.JOB_HANDOFF)
 
 
-async def rights(broker: AmqpBroker, url: str, queues: Sequence[str] = ()) -> list[CheckResult]:
+async def check_permissions(broker: AmqpBroker, url: str, queues: Sequence[str] = ()) -> list[CheckResult]:
     """Makes a queue that ends with this connection, and binds it: that takes all three rights. Then asks for the right
     to send to each exchange, and to read each of `queues` and of those that nodes share. Raises `Unavailable`."""
     from orchestrix import clock
@@ -64,7 +67,7 @@ def _describe(refusal: str, url: str, *, named: bool = False) -> list[CheckResul
     if named:
         what = refusal.partition("access to ")[2].partition(" in vhost")[0]
         said += f": {what}" if what else ""
-    return [CheckResult(FAIL, "rights", said, grant(host, user))]
+    return [CheckResult(FAIL, "rights", said, permissions_command(host, user))]
 
 
 def _by_what_was_refused(refusal: str) -> str:

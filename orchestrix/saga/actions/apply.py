@@ -1,4 +1,4 @@
-"""Control: applies a person's action to a saga instance."""
+"""Action rules: which actions a person may apply to a saga instance now, and what each of them changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class InvalidActionError(InvalidDataError):
         super().__init__([{"loc": (field,), "msg": message}])
 
 
-def act(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
+def apply_action(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     """What `ask` does to `instance`; without history where it is in effect already.
 
     Raises `ActionNotAllowed`, and `InvalidDataError` for an output, a patch or a time that cannot be.
@@ -177,7 +177,7 @@ def _retry(saga: Saga, instance: Instance, ask: ActionRequest, inputs: Transitio
     if instance.blocker == UNDO_FAILED:
         return _acted(_undo_again(saga, instance, ask, inputs))
     if instance.blocker == HELD:
-        return _acted(_held_again(saga, instance, ask, inputs))
+        return _acted(_retry_held_step(saga, instance, ask, inputs))
     here = pending_command(saga, instance)
     assert here is not None, "only a pending command can be retried"
     same, row = _same_state(saga, instance, ask, inputs)
@@ -185,7 +185,7 @@ def _retry(saga: Saga, instance: Instance, ask: ActionRequest, inputs: Transitio
     return _acted(sending(saga, now, [row]))
 
 
-def _held_again(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> SagaTransition:
+def _retry_held_step(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> SagaTransition:
     """A new attempt of the held step, with all the tries of its policy. Whether earlier ones had effects stays
     unknown."""
     same, row = _same_state(saga, instance, ask, inputs)
@@ -306,16 +306,16 @@ def _freed(saga: Saga, instance: Instance, reason: str, inputs: TransitionInputs
 
 def _resume(saga: Saga, instance: Instance, ask: ActionRequest, inputs: TransitionInputs) -> ActionResult:
     if instance.blocker == HELD:
-        return _acted(_held_again(saga, instance, ask, inputs))
+        return _acted(_retry_held_step(saga, instance, ask, inputs))
     if instance.blocker == CLONED and instance.state == COMPENSATION_FAILED:
         same, row = _same_state(saga, instance, ask, inputs)
         return ActionResult(replace(same, blocker=UNDO_FAILED), (row,))
     instance = clone.resumed_clone(saga, instance) if instance.blocker == CLONED else instance
     same, row = _same_state(saga, instance, ask, inputs)
-    reason, held = instance.progress.resume or DEADLINE, instance.progress.held
+    reason, deferred = instance.progress.resume or DEADLINE, instance.progress.held
     free = _freed(saga, same, reason, inputs)
-    if held is not None:
-        judged = fail(saga, free, Failure.from_json(held), inputs)
+    if deferred is not None:
+        judged = fail(saga, free, Failure.from_json(deferred), inputs)
         return _acted(replace(judged, history=(row, *judged.history)))
     moved = sending(saga, free if reason in (RETRY, UNSENT) else doubted(free), [row])
     return _acted(moved if reason != RETRY else replace(moved, command=None))
@@ -366,7 +366,7 @@ def _set_deadline(saga: Saga, instance: Instance, ask: ActionRequest, inputs: Tr
 
 
 def _extended(at: datetime | None, by: timedelta, inputs: TransitionInputs) -> datetime:
-    """A deadline that is overdue, or was cancelled, is extended from now."""
+    """A deadline that has passed, or was cancelled, is extended from now."""
     try:
         return (at if at is not None and inputs.now < at < NEVER else inputs.now) + by
     except OverflowError:

@@ -10,8 +10,8 @@ import pytest
 from orchestrix.bootstrap import open_broker
 from orchestrix.broker.port import Exchange, Outgoing, Queue, Topology
 from orchestrix.broker.topology import EVENTS, UNROUTED
+from orchestrix.cli.doctor.permissions import check_permissions
 from orchestrix.cli.doctor.result import CheckResult
-from orchestrix.cli.doctor.rights import rights
 from tests.servers.management import ManagedBroker
 from tests.servers.rabbit import RabbitServer
 from tests.servers.shared import Broker
@@ -35,7 +35,7 @@ async def seen(url: str, *queues: str) -> list[CheckResult]:
     try:
         await broker.start()
         assert await broker.wait_connected(READY_TIMEOUT_S)
-        return await rights(broker, url, queues)
+        return await check_permissions(broker, url, queues)
     finally:
         await broker.stop()
 

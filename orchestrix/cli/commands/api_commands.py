@@ -1,4 +1,4 @@
-"""Control commands: those whose request or answer depends on more than a declaration says."""
+"""API commands: `call`, for all that a declaration describes, and those whose request or answer needs more."""
 
 from __future__ import annotations
 

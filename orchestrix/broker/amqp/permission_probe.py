@@ -1,4 +1,7 @@
-"""AMQP access: which rights RabbitMQ's user lacks, found out without changing or taking anything."""
+"""Permission probe: asks RabbitMQ which permissions its user lacks, without changing or taking anything.
+
+The doctor reports them (`orchestrix.cli.doctor.permissions`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pamqp.base import Frame
 from orchestrix import clock
 from orchestrix.broker.amqp.channel import ChannelLost
 from orchestrix.broker.amqp.connection import AmqpConnection
-from orchestrix.broker.permissions import grant_for
+from orchestrix.broker.permission_commands import permissions_command_for
 
 _DENIED: Final = 403
 _IMPOSSIBLE: Final = {"x-priority": "none"}
@@ -29,7 +32,7 @@ async def refusals(link: AmqpConnection, queues: Iterable[str], exchanges: Itera
     asked: list[Frame] = [commands.Basic.Consume(queue=queue, arguments=dict(_IMPOSSIBLE)) for queue in queues]
     asked += [commands.Exchange.Unbind(destination=one, source=source, routing_key=key) for one in exchanges]
     found = [await _refusal(link, one) for one in asked]
-    return [one for one in found if one is not None and grant_for(one) is not None]
+    return [one for one in found if one is not None and permissions_command_for(one) is not None]
 
 
 async def _refusal(link: AmqpConnection, request: Frame) -> str | None:

@@ -31,7 +31,7 @@ REDISPATCH: Final = ShellCommand(
         option("--dry-run", "only count them", to="dryRun", action="store_const", const=True),
         REASON,
     ),
-    "POST /redispatch", "redispatched", "commands.control:redispatch", keyed=True, question="Send them again?",
+    "POST /redispatch", "redispatched", "commands.api_commands:redispatch", keyed=True, question="Send them again?",
 )  # fmt: skip
 
 _FILTERS = (
@@ -62,12 +62,12 @@ DEAD_LETTERS: Final = CommandGroup("dlq", "dead letters: messages that could not
             (*_FILTERS, switch("--redriven", "also those that were sent again", "?redriven"), *PAGE),
             "GET /dead-letters",
             _LETTERS,
-            "commands.control:list_dead_letters"),
+            "commands.api_commands:list_dead_letters"),
     ShellCommand("show", "show one with its body", f"dlq show {_A_LETTER}", (_LETTER,), "GET /dead-letters/{id}"),
     ShellCommand("edit", "change the body of one", f"dlq edit {_A_LETTER} --file body.json", (_BODY, _LETTER, REASON),
             "PATCH /dead-letters/{id}", keyed=True),
     ShellCommand("redrive", "send one again, or all that match", "dlq redrive --queue cmd.registerApp --dry-run", _SOME,
-                 view="redriven", run="commands.control:redrive", keyed=True),
+                 view="redriven", run="commands.api_commands:redrive", keyed=True),
     ShellCommand("drop", "delete one, or all that match", "dlq drop --key evt.typo --dry-run", _SOME,
-                 view="redriven", run="commands.control:drop", keyed=True, question="Delete them?"),
+                 view="redriven", run="commands.api_commands:drop", keyed=True, question="Delete them?"),
 ))  # fmt: skip

@@ -1,0 +1,36 @@
+"""Traces of a process: begins and ends the export of its spans."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from orchestrix.bootstrap.context import API
+from orchestrix.config.settings import Settings
+from orchestrix.lifecycle import stop_stage
+from orchestrix.telemetry import exporters, tracing
+
+API_SERVICE: Final = "orchestrix-api"
+COORDINATOR_SERVICE: Final = "orchestrix-coordinator"
+WORKER_SERVICE: Final = "orchestrix-worker"
+DEV_SERVICE: Final = "orchestrix-dev"
+_MARGIN_S: Final = 1.0
+
+
+def node_service(roles: frozenset[str]) -> str:
+    """The `service.name` of a node: one that only answers requests has its own."""
+    return API_SERVICE if roles == {API} else COORDINATOR_SERVICE
+
+
+def export_traces(settings: Settings, service: str, instance: str, local: Path | None = None) -> None:
+    """Spans are made from now on, if there is anywhere to send them; `local` is the file of the local store. To be
+    called when the user's modules are imported.
+    """
+    exporters.setup(service, instance, settings.traces.split_after, local)
+
+
+async def stop_traces() -> None:
+    """Sends what has ended, for 2 s at most; from then on no spans are made."""
+    work = asyncio.to_thread(tracing.stop, exporters.STOP_TIMEOUT_S)
+    await stop_stage("exporting the last spans", work, exporters.STOP_TIMEOUT_S + _MARGIN_S)
