@@ -54,7 +54,7 @@ def print_items(view: Columns, found: Document, options: DisplayOptions) -> None
     """A page of a list."""
     if view == columns("*"):
         names = dict.fromkeys(name for item in found["items"] for name in item)
-        view = tuple(Column((name,), title(name)) for name in names)
+        view = tuple(Column((name,), title(name), wide=name == "traceId") for name in names)
     print_rows(view, found["items"], options)
     if found.get("nextCursor"):
         exit_codes.warn(f"there are more: the same command with --cursor={found['nextCursor']}", "note")
@@ -109,7 +109,7 @@ def print_document(found: Document, options: DisplayOptions) -> None:
     """One name and value a line, without those that are empty; lists of documents are tables below."""
     if isinstance(job := found.get("job"), dict):  # what a schedule starts
         found = {**found, **{f"job.{name}": value for name, value in job.items()}, "job": None}
-    if isinstance(links := found.get("links"), dict):  # where other tools show its trace and its logs
+    if isinstance(links := found.get("links"), dict) and links.keys() <= {"trace", "logs"}:  # of other tools
         found = {**found, "links": None, **{name: url for name, url in links.items() if name not in found}}
     kept = {name: value for name, value in found.items() if options.wide or value not in _EMPTY}
     tables = {name: value for name, value in kept.items() if _is_table(value)}

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrix.cli import saga_watch
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change, event, problem
+from tests.integration.cli.samples import JOB
 from tests.unit.cli.shell import Shell
 
 CREATED = change(1, None, "APP_INITIATED", "created")
@@ -154,6 +155,31 @@ def test_messages_as_a_table(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/sagas/order/7/messages", page({"kind": "command", "type": "cmd.x", "lastAt": None, "count": 1}))
     lines = shell("sagas", "messages", "order", "7").out.splitlines()
     assert [line.split() for line in lines] == [["KIND", "TYPE", "LAST", "COUNT"], ["command", "cmd.x", "-", "1"]]
+
+
+def test_traces_of_messages_and_changes_are_shown_where_there_is_room(api: FakeApi, shell: Shell) -> None:
+    message = {"kind": "command", "type": "cmd.x", "traceId": "4bf9"}
+    api.on("GET", "/sagas/order/7/messages", page(message), page(message))
+    api.on("GET", "/apps/42/history", page({**CREATED, "traceId": "4bf9"}), page({**CREATED, "traceId": "4bf9"}))
+    for words in (["sagas", "messages", "order", "7"], ["apps", "history", "42"]):
+        assert "4bf9" not in shell(*words).out
+        assert "4bf9" in shell(*words, "-o", "wide").out
+
+
+def test_where_other_tools_show_it(api: FakeApi, shell: Shell) -> None:
+    links = {"trace": "https://traces.example/4bf9", "logs": "https://logs.example/?q=c-1"}
+    api.on("GET", "/apps/42", *[Reply(body=app(traceId="4bf9", links=links))] * 2)
+    lines = [line.split() for line in shell("apps", "show", "42").out.splitlines()]
+    assert [["traceId", "4bf9"], ["trace", links["trace"]], ["logs", links["logs"]]] == lines[-3:]
+    assert shell("apps", "show", "42", "-o", "json").json["links"] == links
+    api.on("GET", "/apps/42/why", Reply(body={"sentence": "It works.", "links": links}))
+    assert shell("apps", "why", "42").out.splitlines() == [
+        "why    It works.",
+        "trace  https://traces.example/4bf9",
+        "logs   https://logs.example/?q=c-1",
+    ]
+    api.on("GET", f"/jobs/{JOB['id']}", Reply(body={**JOB, "links": {"logs": links["logs"]}}))
+    assert ["logs", links["logs"]] in [line.split() for line in shell("jobs", "show", str(JOB["id"])).out.splitlines()]
 
 
 def test_what_others_wrote_does_not_steer_the_terminal(api: FakeApi, shell: Shell) -> None:
