@@ -52,13 +52,16 @@ def _at(ms: int) -> str:
 
 WORKER = ("orchestrix-worker", "w-1")
 API = ("orchestrix-api", "node-1")
-MESSAGE = {"messaging__operation__name": "publish", "messaging__rabbitmq__destination__routing_key": "cmd.pay"}
-SAGA = {"saga__name": "order", "saga__id": 1}
+MESSAGE: dict[str, Any] = {
+    "messaging__operation__name": "publish",
+    "messaging__rabbitmq__destination__routing_key": "cmd.pay",
+}
+SAGA: dict[str, Any] = {"saga__name": "order", "saga__id": 1}
 
 
 def saga() -> list[Trace]:
     """An order whose first try fails, and which is continued by a person six minutes later."""
-    process = {**MESSAGE, "messaging__operation__name": "process"}
+    process: dict[str, Any] = {**MESSAGE, "messaging__operation__name": "process"}
     return [
         Trace(
             LATER,
