@@ -33,6 +33,7 @@ class AppBody(BaseModel):
     state: str
     version: int
     correlationId: str
+    traceId: str | None
     createdAt: datetime
     updatedAt: datetime
     attempt: int

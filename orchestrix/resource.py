@@ -53,6 +53,7 @@ FIXED: Final = (
     "state",
     "version",
     "correlationId",
+    "traceId",
     "createdAt",
     "updatedAt",
     "attempt",
@@ -75,9 +76,9 @@ class Resource:
     every other field. Names are brought to Unicode NFC and have 1 to 200 code points, whatever the model says.
 
     Answers are `answer` models, made of the instance's `id`, its name as `key_name`, `createdBy`, `state`, `version`,
-    `correlationId`, `createdAt`, `updatedAt`, `attempt`, `wakeAt`, `wakeReason`, `blocker`, `deadlineAt` and `data`,
-    and of the fields of its data that the model declares. What data lack must have a default there. `about` is a
-    sentence for the OpenAPI document.
+    `correlationId`, `traceId`, `createdAt`, `updatedAt`, `attempt`, `wakeAt`, `wakeReason`, `blocker`, `deadlineAt` and
+    `data`, and of the fields of its data that the model declares. What data lack must have a default there. `about` is
+    a sentence for the OpenAPI document.
 
     Raises `DefinitionError`.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
@@ -29,11 +29,12 @@ from orchestrix.api.resources import schemas, unconfigured
 from orchestrix.api.sagas import routes as sagas
 from orchestrix.api.schedules.routes import operations as schedules
 from orchestrix.api.stuck.routes import operations as stuck
+from orchestrix.api.traces.routes import operations as traces
+from orchestrix.api.traces.server_span import is_traced
 from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import RESERVED
 
-UNTRACED: Final = ("/health", "/metrics", "/docs", "/openapi.json")
 OWN: Final = (
     sagas.catalogue,
     jobs,
@@ -45,6 +46,7 @@ OWN: Final = (
     dead_letters,
     redispatches,
     audit,
+    traces,
     health,
 )
 """The nouns that are there whatever sagas and resources there are."""
@@ -60,7 +62,7 @@ def build(context: ApiContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry={"auto_configure": False, "operation_spans": False, "exclude": _untraced},
+        telemetry={"auto_configure": False, "tracing": False, "exclude": lambda scope: not is_traced(scope)},
     )
     authenticator = Authenticator(context.tokens)
     calls = _operations(context.resources, served, context.catalog)
@@ -99,10 +101,6 @@ def own_operations() -> list[Operation]:
 def own_schemas() -> openapi.Schema:
     """The schemas that are there without any resource."""
     return openapi.models_of([*own_operations(), *sagas.operations_of(())], openapi.ProblemBody)
-
-
-def _untraced(scope: MutableMapping[str, Any]) -> bool:
-    return str(scope.get("path", "")).startswith(UNTRACED)
 
 
 def _operations(wanted: Sequence[Resource], served: Sequence[resources.Served], catalog: Catalog) -> list[Operation]:

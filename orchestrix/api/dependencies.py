@@ -9,6 +9,8 @@ from typing import Protocol
 
 from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
+from orchestrix.api.traces.links import NO_LINKS, LinkTemplates
+from orchestrix.api.traces.reader import TraceReader
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.dead_letters.service import DeadLetterService
 from orchestrix.engine.broker_status import BrokerStatus
@@ -124,5 +126,11 @@ class ApiContext:
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The secrets by the names of those who have them; without any, everybody may do everything."""
     resources: Sequence[Resource] = ()
+    links: LinkTemplates = NO_LINKS
+    """Where other tools show traces and logs."""
+    trace_reader: TraceReader | None = None
+    """The traces that this machine keeps, if it does."""
+    trace_endpoint: str | None = None
+    """Where traces are sent, if they are."""
     gzip: bool = False
     """Whether longer answers are compressed for clients that ask for it."""

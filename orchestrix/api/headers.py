@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrix.api.problems import Problem, bad_header
 from orchestrix.saga.messages import MAX_ID
+from orchestrix.telemetry.trace_context import TraceContext, trace_context
 
 CORRELATION: Final = "X-Correlation-ID"
+TRACE_ID: Final = "X-Trace-Id"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 IF_MATCH: Final = "If-Match"
 IF_NONE_MATCH: Final = "If-None-Match"
@@ -22,13 +25,8 @@ ALWAYS: Final = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff
 """What every answer has that says nothing else."""
 SCOPE_KEY: Final = "orchestrix.correlation_id"
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,128}")
-_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_TRACE_MEMBER = re.compile(
-    r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
-)
 _TAG = re.compile(r'(?:W/)?("[^"]*")')
 _VERSION = re.compile(r'(?:W/)?"([1-9][0-9]{0,9})"')
-MAX_TRACESTATE: Final = 512
 
 
 def is_correlation_id(value: str) -> bool:
@@ -42,30 +40,13 @@ def correlation_id(request: Request) -> str:
     return found
 
 
-def trace_context(request: Request) -> tuple[str | None, str | None]:
-    """`traceparent` and `tracestate` of W3C Trace Context (level 2). What is not valid is ignored, as it demands."""
-    parents = request.headers.getlist("traceparent")
-    parent = _parent(parents[0]) if len(parents) == 1 else None
-    return parent, _state(request.headers.getlist("tracestate")) if parent else None
+def client_context(headers: Headers) -> TraceContext | None:
+    """The span of the client, by `traceparent` and `tracestate` of W3C Trace Context (level 2).
 
-
-def _parent(value: str) -> str | None:
-    match = _TRACEPARENT.fullmatch(value.strip())
-    if match is None:
-        return None
-    version, trace, span, flags, more = match.groups()
-    if version == "ff" or (version == "00" and more) or not int(trace, 16) or not int(span, 16):
-        return None
-    return f"00-{trace}-{span}-{flags}"  # what a later version adds is not ours to pass on
-
-
-def _state(values: list[str]) -> str | None:
-    members = [member.strip(" \t") for member in ",".join(values).split(",")]
-    members = [member for member in members if member]
-    keys = {member.split("=")[0] for member in members}
-    right = len(keys) == len(members) <= 32 and all(map(_TRACE_MEMBER.fullmatch, members))
-    text = ",".join(members)
-    return text if text and right and len(text) <= MAX_TRACESTATE else None
+    What is not valid is ignored, as it demands; so is a `traceparent` that is there twice.
+    """
+    parents = headers.getlist("traceparent")
+    return trace_context(parents[0], ",".join(headers.getlist("tracestate"))) if len(parents) == 1 else None
 
 
 def matches(request: Request, etag: str) -> bool:

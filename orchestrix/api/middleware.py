@@ -14,9 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrix import clock
 from orchestrix.api.guards.origin_guard import OriginGuard
-from orchestrix.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, is_correlation_id
+from orchestrix.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, TRACE_ID, is_correlation_id
 from orchestrix.api.idempotency import REPLAYED
 from orchestrix.api.problems import Problem, bad_header, cut_short, has_head, internal_error
+from orchestrix.api.traces import server_span
+from orchestrix.telemetry import tracing
 from orchestrix.telemetry.correlation import correlated
 
 log = logging.getLogger("orchestrix.api")
@@ -27,7 +29,17 @@ MAX_BODY: Final = 256 * 1024
 
 GZIP_FROM: Final = 1024
 """Bytes of an answer from which on it is compressed, where the client accepts that."""
-SHOWN_HEADERS: Final = ("Allow", "ETag", "Link", "Location", "Retry-After", "WWW-Authenticate", CORRELATION, REPLAYED)
+SHOWN_HEADERS: Final = (
+    "Allow",
+    "ETag",
+    "Link",
+    "Location",
+    "Retry-After",
+    "WWW-Authenticate",
+    CORRELATION,
+    TRACE_ID,
+    REPLAYED,
+)
 """Headers of answers that pages of other sites may read."""
 
 
@@ -47,7 +59,7 @@ class CrossOrigin:
 
 
 class ApiMiddleware:
-    """The outermost layer: whose pages may ask, correlation ids, the size limit, uncaught errors, and the
+    """The outermost layer: whose pages may ask, correlation ids, spans, the size limit, uncaught errors, and the
     access log.
 
     Plain ASGI without tasks of its own: a client that goes away never cancels a handler.
@@ -61,10 +73,22 @@ class ApiMiddleware:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, receive, send)
+        error: BaseException | None = None
+        try:
+            with correlated(exchange.correlation_id), tracing.active(exchange.span):
+                await self._serve(exchange)
+        except BaseException as found:
+            error = found
+            raise
+        finally:
+            exchange.record(error)
+
+    async def _serve(self, exchange: _Exchange) -> None:
+        """The whole answer, also where the request is refused or its handler fails."""
+        scope = exchange.scope
         try:
             exchange.admit(self._guard)
-            with correlated(exchange.correlation_id):
-                await self._app(exchange.scope, exchange.receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
         except Problem as problem:
             await exchange.answer(problem)
         except ClientDisconnect:
@@ -73,14 +97,12 @@ class ApiMiddleware:
             if exchange.status:
                 raise
             # Only a server that stops cancels a handler; the client is to know that its request may have been done.
-            await exchange.answer(cut_short(scope["method"]))
+            await exchange.answer(cut_short(exchange.method))
         except Exception as error:
-            log.error("%s %s failed", scope["method"], scope["path"], exc_info=error, extra=exchange.tags)
+            log.error("%s %s failed", exchange.method, scope["path"], exc_info=error, extra=exchange.tags)
             if exchange.status:
                 raise  # the answer has begun: only the server can cut it off
             await exchange.answer(internal_error())
-        finally:
-            exchange.record()
 
 
 class _Exchange:
@@ -88,9 +110,10 @@ class _Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         bodiless = scope["method"] == "HEAD" and has_head(scope["path"])
+        self.method = scope["method"]
         self.scope = {**scope, "method": "GET"} if bodiless else scope
         self.status = 0
-        self._no_body = scope["method"] == "HEAD"
+        self._no_body = self.method == "HEAD"
         self._receive = receive
         self._send = send
         self._size = 0
@@ -100,6 +123,7 @@ class _Exchange:
         self._refused = bool(given) and not (len(given) == 1 and is_correlation_id(given[0]))
         self.correlation_id = given[0] if given and not self._refused else clock.uuid7()
         self.scope[SCOPE_KEY] = self.correlation_id
+        self.span = server_span.begin(scope, self._headers, self.correlation_id)
 
     @property
     def tags(self) -> dict[str, str]:
@@ -130,6 +154,8 @@ class _Exchange:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers.setdefault(CORRELATION, self.correlation_id)
+            if self.span.context is not None:
+                headers.setdefault(TRACE_ID, self.span.context.trace_id)
             for name, value in ALWAYS.items():
                 headers.setdefault(name, value)
         elif self._no_body and message["type"] == "http.response.body":
@@ -140,8 +166,9 @@ class _Exchange:
         """Sends `problem`."""
         await problem.response()(self.scope, self._receive, self.send)
 
-    def record(self) -> None:
-        """The access log."""
+    def record(self, error: BaseException | None) -> None:
+        """The end of the span, and the access log. The answer was broken off by the `error`, if there is one."""
+        server_span.end(self.span, self.method, self.scope, self.status, error)
         if log.isEnabledFor(logging.DEBUG):
             took = 1000 * (clock.monotonic() - self._began)
             where = (self.scope["method"], self.scope["path"])

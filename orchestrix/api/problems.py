@@ -18,6 +18,7 @@ from orchestrix.errors import NotFound, OutcomeUnknown, RetryableError
 from orchestrix.lifecycle import Health
 from orchestrix.saga.messages import dump
 from orchestrix.saga.validation.model_errors import MAX_ERRORS
+from orchestrix.telemetry import tracing
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "/docs#"
@@ -178,7 +179,9 @@ def body_of(code: str, detail: str, kind: ProblemType | None = None) -> dict[str
 def _response(
     kind: ProblemType, code: str, detail: str, headers: Mapping[str, str], members: Mapping[str, Any] | None = None
 ) -> Response:
-    body = {**body_of(code, detail, kind), **(members or {})}
+    context = tracing.current_context()
+    trace = {} if context is None else {"traceId": context.trace_id}
+    body = {**body_of(code, detail, kind), **trace, **(members or {})}
     return Response(dump(body), kind.status, dict(headers), MEDIA_TYPE)
 
 

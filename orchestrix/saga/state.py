@@ -166,6 +166,11 @@ class Instance:
         return self.trace_head, self.tracestate if self.trace_head[3:35] == self.traceparent[3:35] else None
 
     @property
+    def trace_id(self) -> str | None:
+        """The trace that it began in, 32 hexadecimal digits."""
+        return None if self.traceparent is None else self.traceparent[3:35]
+
+    @property
     def given(self) -> datetime | None:
         """The time that a person gave the pending job."""
         return None if self.progress.until is None else datetime.fromisoformat(self.progress.until)

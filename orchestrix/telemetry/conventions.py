@@ -23,6 +23,7 @@ ERROR_TYPE: Final = "error.type"
 
 # HTTP servers (https://opentelemetry.io/docs/specs/semconv/http/http-spans/#http-server-span).
 HTTP_METHOD: Final = "http.request.method"
+HTTP_METHOD_ORIGINAL: Final = "http.request.method_original"
 HTTP_ROUTE: Final = "http.route"
 HTTP_STATUS: Final = "http.response.status_code"
 URL_PATH: Final = "url.path"

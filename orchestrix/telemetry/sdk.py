@@ -112,6 +112,10 @@ class SdkSpan:
         """Sets attributes."""
         self._span.set_attributes(attributes)
 
+    def rename(self, name: str) -> None:
+        """It is called so, as it turns out."""
+        self._span.update_name(name)
+
     def link(self, link: SpanLink) -> None:
         """Links to another span."""
         self._span.add_link(_span_context(link.context), link_attributes(link))

@@ -54,6 +54,9 @@ class Span(Protocol):
     def set(self, attributes: Attributes) -> None:
         """Sets attributes."""
 
+    def rename(self, name: str) -> None:
+        """It is called so, as it turns out."""
+
     def link(self, link: SpanLink) -> None:
         """Links to another span."""
 
@@ -77,6 +80,9 @@ class ForwardedContext:
         self.context = context
 
     def set(self, attributes: Attributes) -> None:
+        """Nothing is kept."""
+
+    def rename(self, name: str) -> None:
         """Nothing is kept."""
 
     def link(self, link: SpanLink) -> None:

@@ -27,6 +27,7 @@ from orchestrix.api.instances.models import ChangeBody, PreviewBase
 from orchestrix.api.instances.reads import shown
 from orchestrix.api.operations import Call, Handler, Operations
 from orchestrix.api.problems import Problem, as_sentence, invalid_body, not_found
+from orchestrix.api.traces.server_span import about_instance
 from orchestrix.api.validation_errors import UNSEEN, wrong_fields
 from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, RequiredReason, reason_of
 from orchestrix.engine.control import Action, ActionResult, VersionMismatch
@@ -156,12 +157,15 @@ async def _act(
     if dry_run:
         return _preview(kind, await control.act(action), request.verb)
     done = await control.act(action) if key is None else await control.act_once(action, key)
-    return shown(kind, done.instance) if isinstance(done, ActionResult) else repeated(done)
+    if not isinstance(done, ActionResult):
+        return repeated(done)
+    about_instance(done.instance)
+    return shown(kind, done.instance)
 
 
 def _preview(kind: InstanceKind, done: ActionResult, verb: SagaAction) -> Response:
     changes = PreviewBase(
-        history=[ChangeBody.of(change) for change in done.history],
+        history=[ChangeBody.of(change, links=None) for change in done.history],
         undo=list(done.undo),
         command=done.command.type if done.command else None,
         note=None if done.history else unchanged(done.instance, verb),

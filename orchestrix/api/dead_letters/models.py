@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalTime, Time
 from orchestrix.api.query import Flag, InstanceId, Paging, Query, Text
+from orchestrix.api.traces.links import trace_id_of
 from orchestrix.api.values import INTEGRAL, RequiredReason, asked
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.saga.messages import MAX_ID, UnreadableMessage, dump, load, storable
@@ -78,6 +79,7 @@ class DeadLetterSummary(Answer):
     instance_id: int | None = Field(alias="appId")
     message_id: str | None
     correlation_id: str | None
+    trace_id: str | None = Field(description="The trace that it is part of, where it says so.")
     reason: str = Field(examples=["not-json: line 1, column 2: expected a property name in double quotes"])
     error: str | None = Field(description="The reason in more words, where there are any.")
     deliveries: int | None = Field(description="How often it was delivered in vain; null where that was not counted.")
@@ -91,7 +93,8 @@ class DeadLetterSummary(Answer):
     @classmethod
     def made(cls, dead_letter: DeadLetter, **more: Any) -> Self:
         """The dead letter, with what `more` says of it."""
-        return cls.of(dead_letter, deliveries=dead_letter.deliveries or None, **more)
+        trace_id = trace_id_of(dead_letter.headers.get("traceparent"))
+        return cls.of(dead_letter, deliveries=dead_letter.deliveries or None, trace_id=trace_id, **more)
 
 
 class DeadLetterBody(DeadLetterSummary):

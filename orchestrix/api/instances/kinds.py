@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from orchestrix.api.instances.models import fields_of
 from orchestrix.api.operations import Call
 from orchestrix.api.problems import Problem, not_found
+from orchestrix.api.traces.links import NO_LINKS, LinkTemplates
 from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
 from orchestrix.saga.definition import RESERVED, Saga
 from orchestrix.saga.messages import MAX_ID
@@ -29,6 +30,7 @@ class InstanceKind:
     """Every state that an instance can be in, of whichever version."""
     member: str = "instance"
     """What one of them is called in a preview."""
+    links: LinkTemplates = NO_LINKS
 
     def link(self, instance_id: int) -> str:
         """Where the instance is."""
@@ -99,4 +101,5 @@ def _kind(call: Call, name: str, path: str, view: View, member: str = "instance"
     if saga is None:
         known = ", ".join(sorted(saga.name for saga in call.context.catalog)) or "none"
         raise Problem("not_found", f"Unknown saga {name[:60]!r}. Known sagas: {known}.")
-    return InstanceKind(saga, saga_tables_of(name), path, view, RESERVED | call.context.catalog.states(name), member)
+    states = RESERVED | call.context.catalog.states(name)
+    return InstanceKind(saga, saga_tables_of(name), path, view, states, member, call.context.links)

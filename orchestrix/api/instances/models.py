@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalTime, Time, moment, perhaps
+from orchestrix.api.traces.links import LINKS, LINKS_ABOUT, TRACE_ID, Links, is_absent
 from orchestrix.saga.state import Instance
 
 CORRELATION_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
@@ -27,6 +28,7 @@ class SagaBody(Answer):
     state: str = Field(examples=["UNPAID"])
     version: int = Field(description="Rises by one with every change; also the ETag.")
     correlation_id: str = Field(examples=[CORRELATION_ID])
+    trace_id: str | None = Field(examples=[TRACE_ID], description="The trace that it began in; null without one.")
     created_at: Time
     updated_at: Time
     attempt: int = Field(description="Which try of the present step this is, over all runs.")
@@ -38,6 +40,7 @@ class SagaBody(Answer):
     blocker: str | None = Field(description="Why an operator must act; null where the engine goes on by itself.")
     limit: OptionalTime = Field(alias="deadlineAt", description=_DEADLINE)
     data: dict[str, Any]
+    links: Links | None = Field(None, exclude_if=is_absent, description=LINKS_ABOUT)
 
 
 class SagaPage(AnswerPage[SagaBody]):
@@ -55,7 +58,11 @@ class ChangeBody(Answer):
     correlation_id: str = Field(examples=[CORRELATION_ID])
     caused_by: str | None = Field(examples=[MESSAGE_ID], description="The message id of the event.")
     command_id: str | None
+    trace_id: str | None = Field(
+        examples=[TRACE_ID], description="The trace of what caused it; null where that is not known."
+    )
     at: Time
+    links: Links | None = Field(None, exclude_if=is_absent, description=LINKS_ABOUT)
 
 
 class StateEvent(ChangeBody):
@@ -86,6 +93,7 @@ class MessageBody(Answer):
     version: int | None = Field(
         None, description="The version of the instance that sent the command or took the event."
     )
+    trace_id: str | None = Field(None, description="The trace that it is part of, where that is known.")
     at: Time
     last_at: Time
 
@@ -136,8 +144,12 @@ class WhyBody(Answer):
     )
     since: OptionalTime
     next_at: OptionalTime = Field(description="When the engine acts by itself.")
+    trace_id: str | None = Field(examples=[TRACE_ID], description="The trace that it began in; null without one.")
+    links: Links | None = Field(None, exclude_if=is_absent, description=LINKS_ABOUT)
 
 
+SHOWN_FIELDS: Final = {name: field for name, field in SagaBody.model_fields.items() if name != LINKS}
+"""What every instance has, by the attributes that it is read from."""
 _WRITERS: Final[Sequence[tuple[Any, Callable[[Any], Any]]]] = (
     (datetime, moment),
     (datetime | None, perhaps),
@@ -145,9 +157,9 @@ _WRITERS: Final[Sequence[tuple[Any, Callable[[Any], Any]]]] = (
 )
 _SHOWN: Final = tuple(
     (str(field.alias), next((write for kind, write in _WRITERS if kind == field.annotation), None))
-    for field in SagaBody.model_fields.values()
+    for field in SHOWN_FIELDS.values()
 )
-_read: Final = attrgetter(*SagaBody.model_fields)
+_read: Final = attrgetter(*SHOWN_FIELDS)
 
 
 def fields_of(instance: Instance) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from orchestrix.api.instances.timeline import messages_of
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import not_found
 from orchestrix.api.query import MAX_LIMIT, Duration, Limit, Paging, Query, Whole
+from orchestrix.api.traces.links import LINKS, of_row
+from orchestrix.api.traces.server_span import about_instance
 from orchestrix.errors import NotFound
 from orchestrix.persistence.sagas import history, instances
 from orchestrix.saga.messages import dump
@@ -82,7 +84,10 @@ def shown(kind: InstanceKind, instance: Instance, headers: dict[str, str] | None
     change for which an operator has to decide again.
     """
     tag = {"ETag": f'"{instance.version}"', **(headers or {})}
-    return Response(dump(kind.view(instance)), headers=tag, media_type=JSON)
+    body, links = kind.view(instance), of_row(kind.links, instance)
+    if links is not None:
+        body.setdefault(LINKS, links.model_dump())  # an author's model may have a field that is called so
+    return Response(dump(body), headers=tag, media_type=JSON)
 
 
 async def awaited(call: Call, ref: InstanceRef, query: WaitQuery) -> Instance:
@@ -102,6 +107,7 @@ async def load(call: Call, ref: InstanceRef) -> Instance:
         instance = await instances.get(connection, kind.pair, kind.saga.name, wanted)
     if instance is None:
         raise not_found(f"{kind.saga.name} {wanted}")
+    about_instance(instance)
     return instance
 
 
@@ -116,7 +122,9 @@ async def list_history(call: Call, ref: InstanceRef, query: HistoryQuery) -> Cha
         found = await history.listing(connection, ref.kind.pair, wanted, after, query.limit + 1)
     last = found[query.limit - 1].version if len(found) > query.limit else None
     cursor = pagination.encode(ORDER, last, wanted) if last else None
-    return ChangePage(items=[ChangeBody.of(change) for change in found[: query.limit]], next_cursor=cursor)
+    links = ref.kind.links
+    items = [ChangeBody.of(change, links=of_row(links, change)) for change in found[: query.limit]]
+    return ChangePage(items=items, next_cursor=cursor)
 
 
 async def list_messages(call: Call, ref: InstanceRef, query: WaitQuery) -> MessagePage:
@@ -133,12 +141,13 @@ async def explain(call: Call, ref: InstanceRef) -> WhyBody:
 
     One sentence, and the next action.
     """
-    saga = ref.kind.saga.name
+    saga, instance = ref.kind.saga.name, await load(call, ref)
     try:
         found = await call.context.explainer.why(saga, ref.id)
     except NotFound:
         raise not_found(f"{saga} {ref.id}") from None
-    return WhyBody.of(found, id=ref.id, saga=saga)
+    links = of_row(ref.kind.links, instance)
+    return WhyBody.of(found, id=ref.id, saga=saga, trace_id=instance.trace_id, links=links)
 
 
 async def _moved(call: Call, ref: InstanceRef, instance: Instance, since: int, wait: float) -> Instance:
@@ -175,7 +184,7 @@ async def _followed(context: ApiContext, kind: InstanceKind, instance_id: int, a
     while not context.health.stopping:
         instance, changes = await _news(context, kind, instance_id, after)
         for change in changes:
-            yield streams.event("state", str(change.version), StateEvent.of(change, state=change.to_state))
+            yield streams.event("state", str(change.version), StateEvent.of(change, state=change.to_state, links=None))
             after = change.version
         if not instance.live and after >= instance.version:
             return

@@ -8,15 +8,17 @@ from typing import Any
 from starlette.responses import Response
 
 from orchestrix.api.guards.auth import ANONYMOUS
-from orchestrix.api.headers import CORRELATION, correlation_id, trace_context
+from orchestrix.api.headers import CORRELATION, correlation_id
 from orchestrix.api.idempotency import repeated
 from orchestrix.api.instances.kinds import InstanceKind
 from orchestrix.api.instances.reads import shown
 from orchestrix.api.operations import Call
 from orchestrix.api.problems import Problem
+from orchestrix.api.traces.server_span import about_instance
 from orchestrix.engine.requests import ExistingSaga, StartedSaga, StartRequest
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart
+from orchestrix.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,14 @@ class NewInstance:
 
 async def start(call: Call, kind: InstanceKind, request: NewInstance) -> Response:
     """Commits the instance and answers 200, or raises `Problem`."""
-    traceparent, tracestate = trace_context(call.request)
+    context = tracing.current_context()
     wanted = SagaStart(
         key=request.key,
         created_by=request.created_by,
         correlation_id=correlation_id(call.request),
         data=request.data,
-        traceparent=traceparent,
-        tracestate=tracestate,
+        traceparent=None if context is None else context.traceparent,
+        tracestate=None if context is None else context.tracestate,
         actor=call.actor if call.actor != ANONYMOUS else None,
     )
 
@@ -48,6 +50,7 @@ async def start(call: Call, kind: InstanceKind, request: NewInstance) -> Respons
     result = await call.context.starter.start(StartRequest(kind.saga.name, wanted, call.key(answer)))
     match result:
         case StartedSaga(instance):
+            about_instance(instance)
             return answer(instance)
         case ExistingSaga(existing):
             link = kind.link(existing) if existing is not None else None

@@ -10,6 +10,7 @@ from orchestrix.api.instances.kinds import InstanceKind
 from orchestrix.api.instances.message_history import MessageHistory, commands, events
 from orchestrix.api.instances.models import DeadMessage, MessageBody, MessagePage
 from orchestrix.api.operations import Call
+from orchestrix.api.traces.links import trace_id_of
 from orchestrix.persistence import dead_letters, outbox
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Connection
@@ -57,7 +58,8 @@ def _sent(text: MessageHistory, instance: Instance) -> MessageBody:
     change = text.change
     later = _later(instance) if change.command_id == instance.command_id else None
     status = "pending" if later else "sent"
-    return _message("command", text.type, change.command_id, status, change.at, version=change.version, reason=later)
+    more = {"version": change.version, "reason": later, "trace_id": change.trace_id}
+    return _message("command", text.type, change.command_id, status, change.at, **more)
 
 
 def _later(instance: Instance) -> str | None:
@@ -71,15 +73,14 @@ def _later(instance: Instance) -> str | None:
 
 def _accepted(text: MessageHistory) -> MessageBody:
     change = text.change
-    return _message(
-        "event", text.type, change.caused_by, "accepted", change.at, version=change.version, reason=text.detail
-    )
+    more = {"version": change.version, "reason": text.detail, "trace_id": change.trace_id}
+    return _message("event", text.type, change.caused_by, "accepted", change.at, **more)
 
 
 def _unsent(row: OutboxRow) -> MessageBody:
     status = "parked" if row.parked_reason else "pending"
-    why = row.parked_reason
-    return _message("command", row.type, row.id, status, row.created_at, version=row.version, reason=why)
+    more = {"version": row.version, "reason": row.parked_reason, "trace_id": trace_id_of(row.traceparent)}
+    return _message("command", row.type, row.id, status, row.created_at, **more)
 
 
 def _ignored(note: IgnoredMessage) -> MessageBody:
@@ -97,6 +98,7 @@ def _dead(dead_letter: DeadLetter) -> MessageBody:
         status="dead",
         count=1,
         version=None,
+        trace_id=trace_id_of(dead_letter.headers.get("traceparent")),
         at=dead_letter.died_at,
         last_at=dead_letter.died_at,
         dead_letter=dead_letter.id,

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
 from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
+from orchestrix.api.traces.links import LINKS_ABOUT, TRACE_ID, Links, LinkTemplates, is_absent, trace_id_of
 from orchestrix.api.values import INTEGRAL, NAME_ABOUT, QUEUE_SCHEMA, Name, QueueName, Span, asked
 from orchestrix.domain.jobs import PENDING, RETRIES_LIMIT, JobAttempt, JobRow
 
@@ -75,6 +76,11 @@ class LogQuery(Paging):
     follow: Flag = Field(False, description="As server-sent events, until the job has ended.")
 
 
+def links_of(job: JobRow, templates: LinkTemplates) -> Links | None:
+    """Where to look further."""
+    return templates.of(job.correlation_id, trace_id_of(job.traceparent))
+
+
 class JobSummary(Answer):
     """One job by itself."""
 
@@ -99,6 +105,7 @@ class JobSummary(Answer):
     )
     created_by: str = Field(examples=["ada"])
     correlation_id: str = Field(examples=["0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d13"])
+    trace_id: str | None = Field(examples=[TRACE_ID], description="The trace of what asked for it; null without one.")
     created_at: Time
     updated_at: Time
     version: int = Field(description="Rises by one with every change; also the ETag.")
@@ -120,7 +127,8 @@ class JobSummary(Answer):
     def made(cls, job: JobRow, *, done: bool = False, **more: Any) -> Self:
         """The job, and whether its log is `done`. What a lost attempt had done is no progress of the next one."""
         progress = None if job.state == PENDING else job.progress
-        return cls.of(job, progress=progress, logs_complete=done, log_cut=bool(job.log_cut), **more)
+        more = {"progress": progress, "trace_id": trace_id_of(job.traceparent), **more}
+        return cls.of(job, logs_complete=done, log_cut=bool(job.log_cut), **more)
 
 
 class JobItem(JobSummary):
@@ -148,6 +156,7 @@ class JobBody(JobSummary):
     payload: Any = Field(examples=[{"month": 3}])
     waits_for: str | None = Field(description="Why it does not go on though it should, and what helps; else null.")
     attempts: list[AttemptBody]
+    links: Links | None = Field(None, exclude_if=is_absent, description=LINKS_ABOUT)
 
     @property
     def location(self) -> str:
@@ -156,11 +165,17 @@ class JobBody(JobSummary):
 
     @classmethod
     def whole(
-        cls, job: JobRow, tried: Sequence[JobAttempt] = (), waits: str | None = None, *, done: bool = False
+        cls,
+        job: JobRow,
+        links: LinkTemplates,
+        tried: Sequence[JobAttempt] = (),
+        waits: str | None = None,
+        *,
+        done: bool = False,
     ) -> Self:
-        """The job with its attempts."""
+        """The job with its attempts, and where to look further."""
         attempts = [AttemptBody.of(one) for one in tried]
-        return cls.made(job, done=done, waits_for=waits, attempts=attempts)
+        return cls.made(job, done=done, waits_for=waits, attempts=attempts, links=links_of(job, links))
 
 
 class JobWhyBody(Answer):
@@ -177,6 +192,8 @@ class JobWhyBody(Answer):
     )
     since: OptionalTime = Field(description="Since when it is there.")
     next_at: OptionalTime = Field(description="When the leader acts by itself: the next attempt, or its timeout.")
+    trace_id: str | None = Field(examples=[TRACE_ID], description="The trace of what asked for it; null without one.")
+    links: Links | None = Field(None, exclude_if=is_absent, description=LINKS_ABOUT)
 
 
 class JobPage(AnswerPage[JobItem]):

@@ -16,7 +16,6 @@ from orchestrix.api.headers import (
     LAST_EVENT_ID,
     START_HEADERS,
     correlation_id,
-    trace_context,
 )
 from orchestrix.api.idempotency import repeated
 from orchestrix.api.jobs import logs
@@ -32,9 +31,12 @@ from orchestrix.api.jobs.models import (
     LogPage,
     LogQuery,
     NewJob,
+    links_of,
 )
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, as_sentence, not_found
+from orchestrix.api.traces.links import trace_id_of
+from orchestrix.api.traces.server_span import about_job
 from orchestrix.api.values import NO_REASON, OptionalReason, RequiredReason, milliseconds
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain.job_diagnosis import DiagnosisContext, may_wait, waits_for
@@ -52,6 +54,7 @@ from orchestrix.persistence.engine import Connection
 from orchestrix.persistence.jobs import job_queues, jobs
 from orchestrix.persistence.jobs.job_logs import complete
 from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.telemetry import tracing
 
 ACTIONS_LIMIT: Final = 1000
 """Cancels or retries of all jobs among which that of one is looked for."""
@@ -84,7 +87,7 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
     It is committed when the answer comes; a worker of its queue gets it soon after.
     """
     assert new.queue is not None, "the model has seen to that"
-    traceparent, tracestate = trace_context(call.request)
+    context = tracing.current_context()
     wanted = JobRequest(
         queue=new.queue,
         handler=new.handler,
@@ -94,11 +97,18 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
         created_by=new.createdBy or call.actor,
         actor=call.actor if call.actor != ANONYMOUS else None,
         correlation_id=correlation_id(call.request),
-        traceparent=traceparent,
-        tracestate=tracestate,
+        traceparent=None if context is None else context.traceparent,
+        tracestate=None if context is None else context.tracestate,
     )
-    done = await call.context.submitter.submit(wanted, call.key(JobBody.whole))
-    return JobBody.whole(done) if isinstance(done, JobRow) else repeated(done)
+
+    def answer(job: JobRow) -> JobBody:
+        return JobBody.whole(job, call.context.links)
+
+    done = await call.context.submitter.submit(wanted, call.key(answer))
+    if not isinstance(done, JobRow):
+        return repeated(done)
+    about_job(done)
+    return answer(done)
 
 
 @operations.get("/jobs")
@@ -133,6 +143,7 @@ async def _load(call: Call, wanted: str) -> JobRow:
         job = await jobs.get(connection, wanted)
     if job is None:
         raise not_found(f"job {wanted}")
+    about_job(job)
     return job
 
 
@@ -148,7 +159,7 @@ async def get_job(call: Call, wanted: str) -> JobBody | Response:
         tried = await jobs.attempts(connection, job.id)
         waits = (await _waits(call, connection, [job], empty)).get(job.id)
         done = job.id in await complete(connection, [job])
-    answer = JobBody.whole(job, tried, waits, done=done)
+    answer = JobBody.whole(job, call.context.links, tried, waits, done=done)
     is_settled = waits is None and not (job.ended and job.channels)
     # What it waits for, and its log, can change while the job does not.
     return answer if is_settled else respond(answer)
@@ -177,7 +188,8 @@ async def why_job(call: Call, wanted: str) -> JobWhyBody:
         around = await _around(call, connection, [job], empty)
         action, now = await _last_action(connection, job), connection.now()
     found = explain(JobStateFacts(job, now, action, around.get(job.id), call.context.broker_status.problem))
-    return JobWhyBody.of(found, id=job.id, state=job.state)
+    more = {"trace_id": trace_id_of(job.traceparent), "links": links_of(job, call.context.links)}
+    return JobWhyBody.of(found, id=job.id, state=job.state, **more)
 
 
 async def _last_action(connection: Connection, job: JobRow) -> AuditRow | None:
@@ -197,6 +209,7 @@ async def cancel_job(call: Call, wanted: str, why: RequiredReason) -> JobSummary
     One that a worker is processing ends when the worker has received the cancel. Asking again changes nothing.
     """
     job = await call.context.canceller.cancel(wanted, why.reason, call.actor)
+    about_job(job)
     async with call.context.database.read() as connection:
         done = job.id in await complete(connection, [job])
     return JobSummary.made(job, done=done)
@@ -209,7 +222,9 @@ async def retry_job(call: Call, wanted: str, why: OptionalReason) -> JobSummary:
     One that has FAILED or TIMED_OUT or was CANCELLED gets another attempt, and all its retries again. Asking again
     before that attempt is sent changes nothing. A job that is a step of a saga is refused: retry the saga.
     """
-    return JobSummary.made(await call.context.retrier.retry(wanted, why.reason or NO_REASON, call.actor))
+    job = await call.context.retrier.retry(wanted, why.reason or NO_REASON, call.actor)
+    about_job(job)
+    return JobSummary.made(job)
 
 
 async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:

@@ -21,7 +21,8 @@ from orchestrix.api.query import Query, many_valued
 Schema = dict[str, Any]
 ABOUT: Final = (
     "Durable sagas over commands and events. A start answers as soon as it is committed; follow it by long-poll "
-    "(`wait`) or by server-sent events. Every error is a problem of RFC 9457 with a `code`."
+    "(`wait`) or by server-sent events. Every error is a problem of RFC 9457 with a `code`. `X-Trace-Id` is the trace "
+    "of a request, where there is one."
 )
 TAGS: Final[Mapping[str, str]] = {
     "sagas": "Sagas of any name, your own among them.",
@@ -30,6 +31,7 @@ TAGS: Final[Mapping[str, str]] = {
     "registry": "Executors of apps: who is there, and which of them gets a job.",
     "cluster": "The nodes and workers, and which node leads.",
     "control": "For operators: what is due, what is stuck, what was done, and what is to be sent again.",
+    "traces": "The traces that this machine keeps.",
     "health": "For load balancers and for people.",
 }
 
@@ -51,6 +53,7 @@ class ProblemBody(BaseModel):
     status: int
     detail: str
     code: str = Field(description="Which error this is, for programs. The list is at `/docs`.")
+    traceId: str | None = Field(None, description="The trace of the request, where there is one.")
     errors: list[FieldError] | None = Field(None, description="For status 422: every wrong field.")
     existing: str | None = Field(None, description="For `already_exists`: where the one of that name is.")
     allowed: list[str] | None = Field(None, description="For `illegal_transition`: the actions that fit the state.")
@@ -78,7 +81,7 @@ REQUEST_HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
         "Carried by every command and event; a UUID by default.",
         {"type": "string", "minLength": 1, "maxLength": 128, "pattern": VISIBLE},
     ),
-    "traceparent": ("W3C Trace Context; carried along. An invalid one is ignored.", {"type": "string"}),
+    "traceparent": ("W3C Trace Context: the trace goes on with this. An invalid one is ignored.", {"type": "string"}),
     IF_MATCH: (
         "Only if the version is still this one: the ETag that was last seen, or `*` for any.",
         {"type": "string", "pattern": r'^(\*|(W/)?"[1-9][0-9]{0,9}")$'},
@@ -91,6 +94,7 @@ PATH: Final[Mapping[str, Schema]] = {
     "id": {"type": "integer", "format": "int64", "minimum": 1},
     "job": {"type": "string", "format": "uuid"},
     "letter": {"type": "string", "format": "uuid"},
+    "trace": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
     "node": {"type": "string", "minLength": 1, "maxLength": 100, "description": "Its id or its name."},
     "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,39}$", "description": "The saga's name."},
     "schedule": {"type": "string", "minLength": 1, "maxLength": 100, "description": "Its id or its name."},

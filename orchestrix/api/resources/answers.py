@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from orchestrix.api.answers import AnswerPage
-from orchestrix.api.instances.models import PreviewBase, SagaBody, fields_of
+from orchestrix.api.instances.models import SHOWN_FIELDS, PreviewBase, fields_of
 from orchestrix.api.resources.names import Noun
 from orchestrix.api.resources.requests import RequestModel, has_value, is_customized
 from orchestrix.resource import FIXED, Resource
@@ -22,7 +22,7 @@ from orchestrix.telemetry.log_throttle import LogThrottle
 log = logging.getLogger("orchestrix.api")
 
 _KINDS: Final[Mapping[str, Any]] = {
-    str(field.alias): field.annotation for name, field in SagaBody.model_fields.items() if name not in ("saga", "key")
+    str(field.alias): field.annotation for name, field in SHOWN_FIELDS.items() if name not in ("saga", "key")
 }
 """What every instance has beside its saga and its name, by the names in JSON."""
 _TIMES: Final = tuple(name for name, kind in _KINDS.items() if kind in (datetime, datetime | None))

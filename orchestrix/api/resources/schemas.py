@@ -12,6 +12,7 @@ from orchestrix.api.openapi import document as openapi
 from orchestrix.api.openapi.document import Schema
 from orchestrix.api.operations import Operation
 from orchestrix.api.resources.routes import Served, operations_of
+from orchestrix.api.traces.links import LINKS
 from orchestrix.resource import CREATED_BY, FIXED
 
 
@@ -23,6 +24,7 @@ def of_resource(one: Served) -> Schema:
     for name, schema in _described().items():
         if name in body.get("properties", {}) and "description" in schema:
             body["properties"][name].setdefault("description", schema["description"])
+    body.setdefault("properties", {}).setdefault(LINKS, _described()[LINKS])
     if one.answer.plain and "examples" not in body:
         body["examples"] = [_example(one, found[one.request.model.__name__])]
     return {name: openapi.with_example(schema, found) for name, schema in found.items()}
@@ -30,7 +32,7 @@ def of_resource(one: Served) -> Schema:
 
 @cache
 def _described() -> Schema:
-    properties: Schema = SagaBody.model_json_schema(mode="serialization")["properties"]
+    properties: Schema = openapi.schemas([SagaBody], "serialization")["SagaBody"]["properties"]
     return properties
 
 

@@ -170,7 +170,8 @@ async def run_schedule(call: Call, key: str, why: OptionalReason) -> JobBody:
 
     Once, also while it is paused. An earlier run that has not ended counts as `overlap` says: with skip it is 409.
     """
-    return JobBody.whole(await _timetable(call).run(key, _by(call, why.reason)))
+    job = await _timetable(call).run(key, _by(call, why.reason))
+    return JobBody.whole(job, call.context.links)
 
 
 @operations.post(f"{ONE}/backfill", of=key_of, problems=("illegal_transition",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from orchestrix.api.answers import Answer, AnswerPage, OptionalTime, Time
+from orchestrix.api.traces.links import TRACE_ID
 
 
 class StuckBody(Answer):
@@ -21,6 +22,7 @@ class StuckBody(Answer):
     attempt: int = Field(description="Which try of that step this is, over all runs.")
     created_at: Time
     updated_at: Time = Field(description="When it changed last.")
+    trace_id: str | None = Field(examples=[TRACE_ID], description="The trace that it began in; null without one.")
     wake_at: OptionalTime = Field(examples=["2026-01-31T12:01:00.000000Z"])
     blocker: str | None = Field(examples=["no_consumer"], description="What it waits for, for programs.")
     sentence: str | None = Field(

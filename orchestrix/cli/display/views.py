@@ -109,6 +109,8 @@ def print_document(found: Document, options: DisplayOptions) -> None:
     """One name and value a line, without those that are empty; lists of documents are tables below."""
     if isinstance(job := found.get("job"), dict):  # what a schedule starts
         found = {**found, **{f"job.{name}": value for name, value in job.items()}, "job": None}
+    if isinstance(links := found.get("links"), dict):  # where other tools show its trace and its logs
+        found = {**found, "links": None, **{name: url for name, url in links.items() if name not in found}}
     kept = {name: value for name, value in found.items() if options.wide or value not in _EMPTY}
     tables = {name: value for name, value in kept.items() if _is_table(value)}
     output.print_fields({name: _field(value, options) for name, value in kept.items() if name not in tables})
@@ -132,7 +134,8 @@ def _field(value: Any, options: DisplayOptions) -> Any:
 def why(found: Document, options: DisplayOptions) -> None:
     """Why something does not continue, and what helps."""
     titles = {"why": "sentence", "next": "nextAction", "code": "blocker", "since": "since", "until": "nextAt"}
-    print_document({name: found.get(field) for name, field in titles.items()}, options._replace(wide=False))
+    fields = {**{name: found.get(field) for name, field in titles.items()}, "links": found.get("links")}
+    print_document(fields, options._replace(wide=False))
 
 
 def changed(found: Document, options: DisplayOptions) -> None:

@@ -44,7 +44,7 @@ _TERMINATE: Final = "Terminate {saga} {id}? Nothing that it has done is undone."
 _PATCH: Final = "an object: a merge patch of the data, what is null is taken away (RFC 7396)"
 _DATA: Final = option("--data", _PATCH, "JSON", "data", json_object)
 _OUTPUT: Final = "what the step would have answered: an object"
-_HISTORY: Final = columns("version fromState=FROM toState=TO reason actor at=WHEN")
+_HISTORY: Final = columns("version fromState=FROM toState=TO reason actor at=WHEN traceId+=TRACE")
 _STUCK: Final = columns(
     "saga id key=NAME state step? attempt? sentence|why|reason|blocker=WHY since|stuckSince|updatedAt=SINCE wakeAt=NEXT"
     " createdAt+=AGE"
@@ -69,7 +69,7 @@ def _of_one(noun: str, *saga: Option, **fixed: str) -> tuple[ShellCommand, ...]:
     name = option("key", "its name, unique within its saga", "KEY" if saga else "NAME", "key" if saga else "appName")
     heads = columns(
         f"id {'key' if saga else 'appName|key=NAME'} state version createdBy=BY createdAt=CREATED blocker?"
-        " attempt+ wakeReason+=WAITING_FOR wakeAt+=NEXT updatedAt+ correlationId+"
+        " attempt+ wakeReason+=WAITING_FOR wakeAt+=NEXT updatedAt+ correlationId+ traceId+"
     )
     create = {"request": "POST {base}", "run": "commands.sagas:create", "more": "billing --by ada --wait"}
     filters: dict[str, Any] = {"request": "GET {base}", "view": heads, "more": "--state FAILED"}

@@ -345,19 +345,21 @@ async def test_a_dry_run_of_nothing(world: World, instance: Instance) -> None:
 # Why
 
 
-@pytest.mark.parametrize("path", ["/apps/4", "/sagas/app/4"])
+@pytest.mark.parametrize("path", ["/apps/1", "/sagas/app/1"])
 async def test_why_is_one_sentence_and_what_helps(world: World, path: str) -> None:
-    world.explainer.known["app", 4] = Because("no_consumer", "Nobody reads cmd.x.", "Start a worker.", AT, None)
+    assert (await world.started()).id == 1
+    world.explainer.known["app", 1] = Because("no_consumer", "Nobody reads cmd.x.", "Start a worker.", AT, None)
     answer = await world.client.get(f"{path}/why")
     WhyBody.model_validate(answer.json())
     assert answer.json() == {
-        "id": 4,
+        "id": 1,
         "saga": "app",
         "blocker": "no_consumer",
         "sentence": "Nobody reads cmd.x.",
         "nextAction": "Start a worker.",
         "since": "2026-01-31T12:00:00.000000Z",
         "nextAt": None,
+        "traceId": None,
     }
 
 

@@ -269,7 +269,9 @@ async def test_the_token_is_the_actor(world: World) -> None:
 
 async def test_they_stand_on_the_timeline_of_their_saga(world: World) -> None:
     app = await world.started()
-    mine = letter(1, instance_id=app.id, message_id="m-1", deliveries=3)
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    mine = letter(1, instance_id=app.id, message_id="m-1", deliveries=3, headers=headers)
     await put(world, mine, letter(2, instance_id=app.id, queue="cmd.createGitRepo", type="cmd.createGitRepo"))
     await put(world, letter(3, instance_id=app.id, saga="order"), letter(4))
     page = (await world.client.get(f"/apps/{app.id}/messages")).json()
@@ -287,6 +289,7 @@ async def test_they_stand_on_the_timeline_of_their_saga(world: World) -> None:
         "error": "Expecting value",
         "count": 1,
         "version": None,
+        "traceId": trace,
         "at": "2026-01-31T12:00:01.000000Z",
         "lastAt": "2026-01-31T12:00:01.000000Z",
         "deadLetter": mine.id,
@@ -294,3 +297,5 @@ async def test_they_stand_on_the_timeline_of_their_saga(world: World) -> None:
         "redriven": 0,
         "redrivenAt": None,
     }
+    assert dead[letter(2).id]["traceId"] is None
+    assert (await world.client.get(f"/dead-letters/{mine.id}")).json()["traceId"] == trace

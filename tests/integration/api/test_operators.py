@@ -72,6 +72,7 @@ async def test_what_is_stuck_says_why(world: World) -> None:
         "step": "createGitRepo",
         "attempt": 1,
         "createdAt": moment(NOON + timedelta(seconds=1)),
+        "traceId": None,
         "wakeAt": None,
         "blocker": "held",
         "sentence": "A worker holds createGitRepo.",

@@ -23,6 +23,8 @@ from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
 from orchestrix.api.resources.routes import served
 from orchestrix.api.sagas.models import models
+from orchestrix.api.traces.links import NO_LINKS, LinkTemplates
+from orchestrix.api.traces.reader import TraceReader
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.config.settings import JobsSettings
@@ -239,6 +241,9 @@ class World:
 
     database: Database
     resources: Sequence[Resource] = (APPS,)
+    links: LinkTemplates = NO_LINKS
+    trace_reader: TraceReader | None = None
+    trace_endpoint: str | None = None
     health: Health = field(default_factory=Health)
     watch: FakeWatch = field(default_factory=FakeWatch)
     control: FakeControl = field(default_factory=FakeControl)
@@ -305,6 +310,9 @@ class World:
             guard=guard or OriginGuard(),
             streams=Streams(streams),
             gzip=gzip,
+            links=self.links,
+            trace_reader=self.trace_reader,
+            trace_endpoint=self.trace_endpoint,
         )
 
     async def start(self, saga: str, wanted: SagaStart) -> Instance:
