@@ -32,19 +32,20 @@ def begin_publish(
     correlation_id: str | None = None,
     made_at: datetime | None = None,
     again: bool = False,
+    links: Sequence[SpanLink] | None = None,
     template: str | None = None,
     attributes: Attributes | None = None,
 ) -> Span:
     """The span of publishing one message, a child of the span that made it; `made_at` is when that was.
 
-    The first one has the id of `trace_context.published_context`; one that is published `again` links to that. A name
-    with an id in it needs a `template`, which stands for it in the span's name.
+    The first one has the id of `trace_context.published_context`; one that is published `again` links to that. What
+    others have published first, in whichever trace, has `links` instead. A name with an id in it needs a `template`,
+    which stands for it in the span's name.
     """
     if made_by is None or not made_by.sampled or not tracing.enabled():
         return tracing.begin(PUBLISH, SpanKind.PRODUCER, made_by) if made_by is not None else tracing.NO_SPAN
     destination = f"{exchange}:{routing_key}" if exchange else routing_key
-    first = span_id_for(message_id)
-    links = []
+    first = span_id_for(message_id) if links is None else None
     if again and first is not None:
         parent = made_by.traceparent
         links = [SpanLink(made_by._replace(traceparent=f"{parent[:36]}{first:016x}{parent[52:]}"), names.LINK_RETRY)]
@@ -67,7 +68,7 @@ def begin_publish(
         f"{PUBLISH} {template or destination}",
         SpanKind.PRODUCER,
         made_by,
-        links=links,
+        links=links or (),
         attributes=values,
         span_id=None if again else first,
     )
@@ -112,7 +113,7 @@ def begin_process(
         names.MESSAGING_DESTINATION_TEMPLATE: template,
     }
     values.update((name, value) for name, value in optional.items() if value is not None)
-    sent = None if sent_at is None else datetime.fromtimestamp(sent_at, UTC)
+    sent = _moment(sent_at)
     if sent is not None:
         values[names.QUEUE_WAIT_MS] = _milliseconds_since(sent)
     kind = names.LINK_RETRY if redelivered else names.LINK_MESSAGE
@@ -137,6 +138,14 @@ def begin_commit(contexts: Sequence[TraceContext | None]) -> Span:
     if len(contexts) == 1:
         return tracing.begin(COMMIT, parent=kept[0], attributes=attributes)
     return tracing.begin(COMMIT, links=[SpanLink(one, names.LINK_BATCH) for one in kept], attributes=attributes)
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    """None also for what is no time: a foreign client chooses it."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
 
 
 def _milliseconds_since(then: datetime) -> float:

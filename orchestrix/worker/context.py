@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from orchestrix import clock
 from orchestrix.saga.effect_keys import former_key, step_key
 from orchestrix.saga.messages import Command
+from orchestrix.telemetry import tracing
 
 from .errors import BadCall, no_such
 
@@ -103,6 +104,12 @@ class Context:
         """A logger whose lines carry the correlation id."""
         extra = {"correlation_id": self.correlation_id, "saga": self.saga, "app_id": self.app_id, "step": self.step}
         return StepLogger(LOGGER, extra)
+
+    @property
+    def span(self) -> Any:
+        """The current span object of OpenTelemetry, that of the command unless the handler has begun one of its own:
+        for attributes and events of one's own. One that keeps nothing where no span is made."""
+        return tracing.otel_span()
 
     def owns(self, effect_key: str) -> bool:
         """Whether an effect that carries this key was made by this step of this saga, in whichever of its runs."""

@@ -159,8 +159,9 @@ class _Parts:
     def __init__(self, worker: Worker, consumer: Consumer) -> None:
         tuned, topology = worker._settings, partial(saga_topology, worker._catalog)
         broker, guard, slots = worker._broker, worker._guard, tuned.concurrency
+        worker_id = worker._process.id if worker._process is not None else None
         self._in_flight = in_flight = InFlightCommands(
-            consumer, worker.counts, CommandRepublisher(broker, consumer, topology)
+            consumer, worker.counts, CommandRepublisher(broker, consumer, topology), worker_id
         )
         self._outage = outage = Backpressure(consumer)
         self._reporter = reporter = CommandReporter(broker, in_flight, outage, topology)
@@ -208,6 +209,8 @@ class _Parts:
         await self._report(max(FINAL_REPORT_TIMEOUT_S, ends - clock.monotonic()))
         await self._reports.stop()
         await self._intake.stop()
+        self._reporter.abandon()
+        self._in_flight.abandon()
         await self._in_flight.consumer.close()
 
     async def _stop_receiving(self) -> None:

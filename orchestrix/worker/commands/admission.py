@@ -14,6 +14,7 @@ from orchestrix.worker.commands.in_flight import InFlightCommands
 from orchestrix.worker.commands.reporter import CommandReporter, dead_letter_report
 from orchestrix.worker.commands.state_guard import StateGuard, StateVerdict
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import CHANNEL_LOST, set_ignored
 from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
 
 KEY: Final = "database"
@@ -80,7 +81,7 @@ class CommandAdmission:
         self._to_check.clear()
         for command in commands:
             if not self._in_flight.alive(command):
-                self._in_flight.forget(command)
+                self._in_flight.forget(command, CHANNEL_LOST)
         return commands
 
     async def _verdicts(self, commands: Sequence[CommandDelivery]) -> tuple[float, list[StateVerdict] | None]:
@@ -102,6 +103,7 @@ class CommandAdmission:
         """Whether the command can be acknowledged at once."""
         if verdict is StateVerdict.NEWER:
             self._in_flight.counts.dropped += 1
+            set_ignored(command.span, verdict.value)
             LOGGER.debug(
                 "%s dropped: its saga is already past this step", command.message.type, extra=command.log_fields
             )
@@ -113,6 +115,7 @@ class CommandAdmission:
             return False
         if verdict is StateVerdict.OLDER:
             self._in_flight.counts.older += 1
+            set_ignored(command.span, verdict.value)
             LOGGER.debug(
                 "%s dropped: its saga has not reached this step", command.message.type, extra=command.log_fields
             )

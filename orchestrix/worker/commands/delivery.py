@@ -9,6 +9,8 @@ from orchestrix.broker.port import Delivery
 from orchestrix.saga.catalog import MessageOwner
 from orchestrix.saga.definition import Order, Saga
 from orchestrix.saga.messages import Command
+from orchestrix.telemetry.tracing import NO_SPAN, ForwardedContext, Span
+from orchestrix.worker.delivery_spans import set_ignored
 
 DEATHS_HEADER: Final = "x-deaths"
 """The header that says how many workers have died with the command in flight before this copy of it was sent."""
@@ -28,7 +30,7 @@ class CommandDelivery:
 
     `deliveries` are all copies that came meanwhile: acknowledged together. `checked_at` is the last read of the saga's
     row; `older_since` the first read that found the row behind the command; `begun` the start of the work, None before
-    it.
+    it. `span` is that of handling it: what it sends follows from that.
     """
 
     message: Command
@@ -39,6 +41,7 @@ class CommandDelivery:
     older_since: float | None = None
     begun: float | None = None
     acknowledged: bool = False
+    span: Span = NO_SPAN
 
     @property
     def saga(self) -> Saga:
@@ -92,3 +95,11 @@ class CommandDelivery:
     def ends(self) -> float:
         """When the step's time is over: it counts from the start of the work, not from the receipt."""
         return (self.begun or self.checked_at or self.received) + self.timeout
+
+    def end_span(self, ignored: str | None = None) -> None:
+        """Its span ends; `ignored` says why nothing comes of it here. What it still sends follows from that span."""
+        if self.span.recording:
+            if ignored is not None:
+                set_ignored(self.span, ignored)
+            self.span.end()
+            self.span = ForwardedContext(self.span.context)

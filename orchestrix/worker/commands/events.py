@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from orchestrix import clock
-from orchestrix.broker.port import Delivery, Outgoing
+from orchestrix.broker.port import Outgoing
 from orchestrix.broker.topology import EVENTS
 from orchestrix.persistence.storable_text import cleaned
 from orchestrix.saga.definition import STEP_FAILED, STEP_STARTED
 from orchestrix.saga.messages import StepError, dump
 from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.delivery_spans import context_headers
 
 MAX_TYPE: Final = 100
 MAX_MESSAGE: Final = 2000
-MAX_TRACE: Final = 512
 
 
 def succeeded(command: CommandDelivery, data: Mapping[str, Any]) -> Outgoing:
@@ -31,9 +31,11 @@ def failed(command: CommandDelivery, error: StepError) -> Outgoing:
     """The event that says why the step failed.
 
     A redelivered command may have taken effect already: an earlier worker may have died between its work and its event.
+    The span of the command has failed too.
     """
-    failure = replace(error, unsure=error.unsure or command.redelivered)
-    return _event(command, STEP_FAILED, {"error": error_fields(failure), **_begun(command)})
+    fields = error_fields(replace(error, unsure=error.unsure or command.redelivered))
+    command.span.fail(fields["type"], fields["message"])
+    return _event(command, STEP_FAILED, {"error": fields, **_begun(command)})
 
 
 def started(command: CommandDelivery, ago: float) -> Outgoing:
@@ -65,7 +67,7 @@ def error_fields(error: StepError) -> dict[str, Any]:
 def unsendable(command: CommandDelivery) -> Outgoing:
     """The minimal failure event that is reported where the broker refuses a step's own event."""
     error = StepError("Unsendable", "the broker rejected the event of this step", retryable=False)
-    return replace(failed(command, error), headers={})
+    return failed(command, error)
 
 
 def _event(command: CommandDelivery, name: str, more: Mapping[str, Any]) -> Outgoing:
@@ -87,11 +89,5 @@ def _event(command: CommandDelivery, name: str, more: Mapping[str, Any]) -> Outg
         correlation_id=message.correlation_id,
         type=name,
         timestamp=clock.now(),
-        headers=trace_of(command.deliveries[0]),
+        headers=context_headers(command.span),
     )
-
-
-def trace_of(delivery: Delivery) -> dict[str, str]:
-    """The trace context of the message, so that messages that follow from it join the same trace."""
-    found = {name: delivery.headers.get(name) for name in ("traceparent", "tracestate")}
-    return {name: value for name, value in found.items() if isinstance(value, str) and 0 < len(value) <= MAX_TRACE}

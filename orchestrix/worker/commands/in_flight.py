@@ -11,9 +11,19 @@ from orchestrix import clock, quantities
 from orchestrix.broker.port import Consumer, Delivery
 from orchestrix.saga.catalog import MessageOwner
 from orchestrix.saga.messages import Command
+from orchestrix.telemetry.tracing import Span
 from orchestrix.worker.commands.delivery import CommandDelivery
 from orchestrix.worker.commands.redelivery.republisher import CommandRepublisher
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import (
+    DUPLICATE,
+    GIVEN_BACK,
+    SET_ASIDE,
+    UNREPORTED,
+    begin_delivery,
+    describe_command,
+    end_ignored,
+)
 
 REPORTED_MEMORY_S: Final = 60.0
 """Seconds in which a lost channel's commands are redelivered. Later copies are new commands: they are executed."""
@@ -46,15 +56,22 @@ class CommandCounts:
 
 
 class InFlightCommands:
-    """The commands in flight by their id, and the consumer that received them."""
+    """The commands in flight by their id, and the consumer that received them. `worker_id` is for their spans."""
 
-    def __init__(self, consumer: Consumer, counts: CommandCounts, republisher: CommandRepublisher) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        counts: CommandCounts,
+        republisher: CommandRepublisher,
+        worker_id: str | None = None,
+    ) -> None:
         self.consumer = consumer
         self.counts = counts
         self.stopping = asyncio.Event()
         self.retried = 0
         """How many redelivered commands were finished."""
         self._republisher = republisher
+        self._worker_id = worker_id
         self._commands: dict[str, CommandDelivery] = {}
         self._reported: dict[str, float] = {}
         self._answered: list[Delivery] = []
@@ -69,22 +86,38 @@ class InFlightCommands:
         delivery has joined it."""
         if delivery.redelivered and self._reported.pop(message.id, 0.0) > clock.monotonic():
             self._answered.append(delivery)
-            self.counts.joined += 1
+            self._join(message, delivery)
             return None
         if command := self._commands.get(message.id):
             command.deliveries.append(delivery)
-            self.counts.joined += 1
+            self._join(message, delivery)
             return None
         command = self._commands[message.id] = CommandDelivery(message, owner, clock.monotonic(), [delivery])
+        command.span = self._begin_span(message, delivery, died=command.deaths > 0)
         return command
+
+    def _join(self, message: Command, delivery: Delivery) -> None:
+        self.counts.joined += 1
+        end_ignored(self._begin_span(message, delivery), DUPLICATE)
+
+    def _begin_span(self, message: Command, delivery: Delivery, *, died: bool = False) -> Span:
+        span = begin_delivery(delivery, died=died)
+        describe_command(span, message, self._worker_id)
+        return span
 
     def alive(self, command: CommandDelivery) -> bool:
         """Whether the broker still waits for this worker's acknowledgement: if not, others get the command."""
         return any(self.consumer.alive(delivery) for delivery in command.deliveries)
 
-    def forget(self, command: CommandDelivery) -> None:
-        """Removes the command: a copy that comes from now on is a new entry."""
+    def forget(self, command: CommandDelivery, ignored: str | None = None) -> None:
+        """Removes the command: a copy that comes from now on is a new entry. `ignored` says why nothing came of it."""
         self._commands.pop(command.message.id, None)
+        command.end_span(ignored)
+
+    def abandon(self) -> None:
+        """The worker ends: the spans of what it still holds end too."""
+        for command in self._commands.values():
+            command.end_span(UNREPORTED)
 
     async def answer(self) -> None:
         """Acknowledges what was redelivered after its event was confirmed."""
@@ -137,7 +170,7 @@ class InFlightCommands:
     async def set_aside(self, commands: Sequence[CommandDelivery], *, isolated: bool = False) -> None:
         """Removes the commands, and republishes them at the end of their queues; see `CommandRepublisher.put`."""
         for command in commands:
-            self.forget(command)  # first: its copy may be delivered here before this one is acknowledged
+            self.forget(command, SET_ASIDE)  # first: its copy may be delivered here before this one is acknowledged
         self.counts.set_aside += len(commands)
         await self._republisher.put(commands, isolated=isolated)
 
@@ -145,7 +178,7 @@ class InFlightCommands:
         """Removes the commands and requeues them, which most brokers count as a redelivery."""
         deliveries = []
         for command in commands:
-            self.forget(command)
+            self.forget(command, GIVEN_BACK)
             deliveries += command.deliveries
         await self.consumer.requeue(deliveries)
 

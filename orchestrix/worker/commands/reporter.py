@@ -14,10 +14,22 @@ from orchestrix.broker.dead_letter import FORMS
 from orchestrix.broker.port import Broker, Delivery, LinkState, Outcome, Outgoing, Published, Topology
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import WakeSignal, backoff
+from orchestrix.telemetry.tracing import NO_SPAN, Span
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands.delivery import CommandDelivery
 from orchestrix.worker.commands.in_flight import InFlightCommands
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import (
+    UNREPORTED,
+    begin_delivery,
+    carrying,
+    dead_letter_span,
+    is_kept,
+    publish_span,
+    saga_attributes_of,
+    set_ignored,
+    with_spans,
+)
 
 BATCH_LIMIT: Final = 500
 KEY: Final = "events"
@@ -31,7 +43,8 @@ class CommandReport:
     """A message that must be confirmed, and what it settles: a command, or a delivery that could not be parsed.
 
     `count` is the counter that is then incremented. `instead` makes the substitutes, one after the other, where the
-    broker refuses the message for ever. `began` is a command whose start alone is reported.
+    broker refuses the message for ever. `began` is a command whose start alone is reported. `dead` is the delivery
+    whose dead letter it is, and `span` that of handling one that could not be parsed.
     """
 
     outgoing: Outgoing
@@ -42,12 +55,37 @@ class CommandReport:
     suspect: bool = False
     began: CommandDelivery | None = None
     tries: int = 0
+    dead: Delivery | None = None
+    span: Span = NO_SPAN
+    published: bool = False
+
+    def begin_publish(self) -> Span:
+        """The span of publishing it once."""
+        again, self.published = self.published, True
+        owner = self.command or self.began
+        made_by = self.span if owner is None else owner.span
+        if not is_kept(made_by):
+            return NO_SPAN
+        attributes = {} if owner is None else saga_attributes_of(owner.message)
+        if self.dead is not None:
+            return dead_letter_span(self.outgoing, self.dead, made_by, attributes)
+        return publish_span(self.outgoing, made_by, attributes, again=again)
+
+    def end_span(self, ignored: str | None = None) -> None:
+        """The span of handling a delivery that could not be parsed ends."""
+        if ignored is not None:
+            set_ignored(self.span, ignored)
+        self.span.end()
+        self.span = NO_SPAN
 
 
 def dead_letter_report(delivery: Delivery, reason: str, command: CommandDelivery | None = None) -> CommandReport:
     """The report that dead-letters the message, in a plainer form where the broker refuses the first."""
     first, *others = [partial(form, delivery, reason) for form in FORMS]
-    return CommandReport(first(), "dead", command, None if command else delivery, tuple(others))
+    span = NO_SPAN if command is not None else begin_delivery(delivery)
+    set_ignored(span if command is None else command.span, reason)
+    stray = None if command else delivery
+    return CommandReport(first(), "dead", command, stray, tuple(others), dead=delivery, span=span)
 
 
 class CommandReporter:
@@ -80,6 +118,11 @@ class CommandReporter:
     async def all_confirmed(self) -> None:
         """Waits until everything is confirmed."""
         await self._empty.wait()
+
+    def abandon(self) -> None:
+        """The worker ends: nothing more is published, and the spans of what is queued end."""
+        for report in self._waiting:
+            report.end_span(UNREPORTED)
 
     async def round(self) -> None:
         """Publishes what is queued, once."""
@@ -122,8 +165,14 @@ class CommandReporter:
 
     async def _send(self, reports: Sequence[CommandReport]) -> bool:
         """Whether nothing is left to republish."""
-        publishing = self._broker.publish([report.outgoing for report in reports])
-        results = await crash.within("worker.after_publish", publishing)
+        spans = [report.begin_publish() for report in reports]
+        publishing = self._broker.publish(
+            [
+                report.outgoing if report.dead else carrying(report.outgoing, span)
+                for report, span in zip(reports, spans, strict=True)
+            ]
+        )
+        results = await with_spans(crash.within("worker.after_publish", publishing), spans)
         pairs = list(zip(reports, results, strict=True))
         confirmed = [report for report, result in pairs if result.outcome is Outcome.CONFIRMED]
         await self._settle(confirmed)
@@ -155,7 +204,7 @@ class CommandReporter:
         if not report.instead:
             return await self._settle([report])
         make, *others = report.instead
-        report.outgoing, report.instead, report.suspect = make(), tuple(others), False
+        report.outgoing, report.instead, report.suspect, report.published = make(), tuple(others), False, False
         return None
 
     async def _declare(self) -> None:
@@ -169,6 +218,7 @@ class CommandReporter:
         strays = [report.delivery for report in reports if report.delivery]
         for report in reports:
             self._forget(report)
+            report.end_span()
             setattr(self._in_flight.counts, report.count, getattr(self._in_flight.counts, report.count) + 1)
         if commands:
             crash.point("worker.after_confirm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
@@ -12,6 +13,8 @@ from orchestrix.config.settings import WorkerSettings
 from orchestrix.lifecycle import backoff
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import StepError
+from orchestrix.telemetry import tracing
+from orchestrix.telemetry.tracing import NO_SPAN
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands import events
 from orchestrix.worker.commands.admission import CommandAdmission
@@ -25,10 +28,12 @@ from orchestrix.worker.commands.slot_monitor import SlotMonitor
 from orchestrix.worker.commands.stuck_slots import StuckSlots
 from orchestrix.worker.commands.time_limit import MoreTime
 from orchestrix.worker.context import LOGGER, Context, GroupStore
+from orchestrix.worker.delivery_spans import CHANNEL_LOST
 from orchestrix.worker.error_mapping import ends_task, printable
 from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
 from orchestrix.worker.handlers import HandlerTable
 
+_NOT_TRACED: Final = nullcontext()
 GUARD_MAX_AGE_S: Final = 1.0
 """Seconds after which a read of the row is too old to start the work on it."""
 EMPTY_POLL_INTERVAL_S: Final = 0.05
@@ -194,7 +199,7 @@ class CommandSlots:
             await self._in_flight.requeue([command])
             return False
         if not self._in_flight.alive(command):
-            self._in_flight.forget(command)
+            self._in_flight.forget(command, CHANNEL_LOST)
             return False
         if command.checked_at is not None and clock.monotonic() - command.checked_at <= GUARD_MAX_AGE_S:
             return True
@@ -206,7 +211,8 @@ class CommandSlots:
         self._window.began(queue)
         try:
             context = Context.of(command.message, command.ends, self._handlers.settings.get(queue), self._groups)
-            outgoing, good = await invoke(self._handlers[queue], command, self._more, context)
+            with _NOT_TRACED if command.span is NO_SPAN else tracing.active(command.span):
+                outgoing, good = await invoke(self._handlers[queue], command, self._more, context)
         except INFRASTRUCTURE_ERRORS as error:
             await self._outage.note(command.message.id, error)
             await self._in_flight.pause(backoff(failures))

@@ -10,7 +10,10 @@ from typing import Any, TypeAlias
 from orchestrix import crash
 from orchestrix.broker.port import Delivery, Outgoing
 from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX
-from orchestrix.worker.commands.events import trace_of
+from orchestrix.telemetry import tracing
+from orchestrix.telemetry.tracing import Span
+from orchestrix.worker.commands.events import error_fields
+from orchestrix.worker.delivery_spans import GIVEN_BACK, context_headers, set_ignored
 from orchestrix.worker.jobs.execution import JobExecution
 from orchestrix.worker.jobs.messages import AttemptMessages
 from orchestrix.worker.jobs.outcome import AttemptOutcome, halted, unknown
@@ -29,6 +32,7 @@ class AttemptRunner:
     """An attempt of this worker. `function` is None if the worker has none for the job.
 
     `deliveries` are the copies of its dispatch that came before it was accepted. `stop_signal` is its stop signal.
+    `span` is that of handling its dispatch, which ends with it.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class AttemptRunner:
         delivery: Delivery,
         report_buffer: ReportBuffer,
         worker_id: str,
+        span: Span,
     ) -> None:
         self.dispatch = dispatch
         self.deliveries = [delivery]
@@ -46,7 +51,8 @@ class AttemptRunner:
         self._function = function
         self._queue = delivery.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
         self._report_buffer = report_buffer
-        self._reports = AttemptMessages(dispatch, worker_id, trace_of(delivery))
+        self._reports = AttemptMessages(dispatch, worker_id, context_headers(span))
+        self._span = span
         self._progress: Mapping[str, Any] | None = None
         self._last_log = 0
         self._execution: JobExecution | None = None
@@ -56,6 +62,22 @@ class AttemptRunner:
 
         `accept` acknowledges the dispatch; False says that the broker has redelivered it elsewhere.
         """
+        ending: AttemptOutcome | None = None
+        try:
+            ending = await self._run(accept)
+        finally:
+            self._end_span(ending)
+        return ending
+
+    def _end_span(self, ending: AttemptOutcome | None) -> None:
+        if ending is None:
+            set_ignored(self._span, GIVEN_BACK)
+        elif ending.status == "FAILED" and ending.error is not None and self._span.recording:
+            fields = error_fields(ending.error)
+            self._span.fail(fields["type"], fields["message"])
+        self._span.end()
+
+    async def _run(self, accept: Accept) -> AttemptOutcome | None:
         sending = asyncio.create_task(self._report_buffer.run(), name=f"reports of job {self.dispatch.history_id}")
         try:
             ending = self._outcome_before_start()
@@ -119,7 +141,8 @@ class AttemptRunner:
             self.dispatch, self._queue, self, self.stop_signal, partial(ask, loop), self._function.settings
         )
         self._execution = JobExecution(self._function, context, self.stop_signal, self.dispatch.log_fields)
-        return await self._execution.run()
+        with tracing.active(self._span):
+            return await self._execution.run()
 
     # Its messages.
 

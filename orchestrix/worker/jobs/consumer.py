@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from orchestrix import clock, crash
-from orchestrix.broker.dead_letter import publish_dead_letter
+from orchestrix.broker.dead_letter import dead_letter, publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery
 from orchestrix.lifecycle import backoff
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.worker.backpressure import REOPEN_AFTER_S
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import begin_delivery, dead_letter_span, end_ignored
 from orchestrix.worker.error_mapping import ends_task
 from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
 from orchestrix.worker.jobs.dispatch import JobCancel, read
 from orchestrix.worker.jobs.slots import JobCounts, JobSlots
+from orchestrix.worker.jobs.spans import begin_attempt
 from orchestrix.worker.jobs.state_guard import (
     CurrentDispatch,
     DispatchRunsElsewhere,
@@ -32,6 +35,7 @@ T = TypeVar("T")
 
 BATCH_LIMIT: Final = 500
 RECEIVE_PAUSE_S: Final = 0.1
+STALE: Final = "stale"
 HOLDER_POLL_INTERVAL_S: Final = 1.0
 """Seconds between two checks whether the worker that has begun an attempt lives."""
 ROW_VISIBLE_TIMEOUT_S: Final = 2.0
@@ -144,6 +148,7 @@ class JobConsumer:
                 return await self._job_slots.admit(dispatch, one.delivery)
             case StaleDispatch():
                 self._counts.stale += 1
+                end_ignored(begin_attempt(one.dispatch, one.delivery, self._job_slots.worker_id), STALE)
                 await self._consumer.acknowledge([one.delivery])
             case DispatchRunsElsewhere():
                 self._begin(self._watch(one, verdict))
@@ -190,5 +195,13 @@ class JobConsumer:
 
     async def _dead_letter(self, delivery: Delivery, reason: str) -> None:
         self._counts.dead += 1
-        await publish_dead_letter(self._broker, self._consumer, [(delivery, reason)])
+        span = begin_delivery(delivery)
+        letter = dead_letter(delivery, reason)
+        publishing = dead_letter_span(letter, delivery, span, {})
+        named = replace(delivery, message_id=letter.message_id)
+        try:
+            await publish_dead_letter(self._broker, self._consumer, [(named, reason)])
+        finally:
+            publishing.end()
+            end_ignored(span, reason)
         await self._consumer.acknowledge([delivery])

@@ -13,6 +13,7 @@ from orchestrix import clock
 from orchestrix.persistence.storable_text import cleaned
 from orchestrix.saga.validation.arguments import SECONDS, TEN_YEARS, ArgumentKind, brief, called
 from orchestrix.saga.validation.signatures import called_as
+from orchestrix.telemetry import tracing
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.errors import BadCall, demand, no_such, text_of
 from orchestrix.worker.function_checks import is_ours
@@ -138,6 +139,12 @@ class JobContext:
     def remaining(self) -> float:
         """The seconds that the attempt has left, never below 0; infinite without a time-out."""
         return max(0.0, self._ends - clock.monotonic())
+
+    @property
+    def span(self) -> Any:
+        """The current span object of OpenTelemetry, that of the attempt unless the job has begun one of its own: for
+        attributes and events of one's own. One that keeps nothing where no span is made."""
+        return tracing.otel_span()
 
     @called_as('await context.log("page 3", level="info")', BadCall, "context.log")
     def log(self, message: object, level: str = "info") -> Awaitable[None]:

@@ -20,7 +20,7 @@ LOG: Final = "job.log"
 
 @dataclass(frozen=True, slots=True)
 class AttemptMessages:
-    """Makes the messages of one attempt. `headers` are the trace context that its dispatch had."""
+    """Makes the messages of one attempt. `headers` are the trace context of its span."""
 
     dispatch: JobDispatch
     worker_id: str

@@ -13,11 +13,15 @@ from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState, Outcome, Outgoing, Published, Topology
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import WakeSignal, backoff
+from orchestrix.telemetry.tracing import NO_SPAN, Span
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import carrying, with_spans
 from orchestrix.worker.jobs.stop_signal import JobCancelled
 
 MessageFactory: TypeAlias = Callable[[int], Outgoing]
 """Makes the message with a sequence number."""
+BeginPublish: TypeAlias = Callable[[Outgoing, bool], Span]
+"""Begins the span of publishing the message, for the first time or again."""
 
 MAX_UNCONFIRMED: Final = 1000
 MAX_UNCONFIRMED_BYTES: Final = 1024 * 1024
@@ -38,11 +42,16 @@ class ReportBuffer:
     `channels_redeclared` says whether its channels were missing and were declared again.
     """
 
-    def __init__(self, broker: Broker, topology: Topology) -> None:
+    def __init__(
+        self, broker: Broker, topology: Topology, begin_publish: BeginPublish = lambda message, again: NO_SPAN
+    ) -> None:
         self._broker, self._topology = broker, topology
         self.last = 0
         self.channels_redeclared = False
         self._waiting: deque[Outgoing] = deque()
+        self._begin_publish = begin_publish
+        self._tried = 0
+        """How many of the first ones that wait were published before."""
         self._bytes = 0
         self._latest: MessageFactory | None = None
         self._due = 0.0
@@ -130,6 +139,7 @@ class ReportBuffer:
         return list(islice(self._waiting, 1 if self._one_by_one else min(BATCH_LIMIT, before)))
 
     def _confirm(self, count: int) -> None:
+        self._tried = max(0, self._tried - count)
         for _ in range(count):
             self._bytes -= len(self._waiting.popleft().body)
         self._has_room.set()
@@ -149,7 +159,10 @@ class ReportBuffer:
 
     async def _send(self, batch: Sequence[Outgoing]) -> bool:
         """Whether the whole batch is confirmed."""
-        results = await crash.within("worker.jobs.after_publish", self._broker.publish(batch))
+        spans = [self._begin_publish(message, n < self._tried) for n, message in enumerate(batch)]
+        self._tried = max(self._tried, len(batch))
+        publishing = self._broker.publish(list(map(carrying, batch, spans)))
+        results = await with_spans(crash.within("worker.jobs.after_publish", publishing), spans)
         crash.point("worker.jobs.after_confirm")
         good = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(batch))
         self._confirm(good)

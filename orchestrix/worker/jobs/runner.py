@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from orchestrix import clock
@@ -21,6 +22,7 @@ from orchestrix.worker.jobs.dispatch import JobCancel, read_cancel
 from orchestrix.worker.jobs.execution import CANCEL_GRACE_S
 from orchestrix.worker.jobs.report_buffer import ReportBuffer
 from orchestrix.worker.jobs.slots import JobCounts, JobSlots
+from orchestrix.worker.jobs.spans import begin_attempt, status_span
 from orchestrix.worker.jobs.state_guard import StateLookup
 
 from .attempt import AttemptRunner
@@ -145,8 +147,10 @@ class JobRunner:
 
     def make(self, dispatch: JobDispatch, delivery: Delivery) -> AttemptRunner:
         """An attempt that has not begun."""
-        report_buffer = ReportBuffer(self._broker, job_channels(dispatch.job_id))
-        return AttemptRunner(dispatch, self._jobs.get(dispatch.handler), delivery, report_buffer, self.worker_id)
+        span = begin_attempt(dispatch, delivery, self.worker_id)
+        report_buffer = ReportBuffer(self._broker, job_channels(dispatch.job_id), partial(status_span, dispatch, span))
+        function = self._jobs.get(dispatch.handler)
+        return AttemptRunner(dispatch, function, delivery, report_buffer, self.worker_id, span)
 
 
 class _Parts:
@@ -154,7 +158,7 @@ class _Parts:
 
     def __init__(self, runner: JobRunner, jobs: Consumer, words: Consumer, describe: Describe | None) -> None:
         self._consumers = jobs, words
-        self.job_slots = JobSlots(jobs, runner._slot_count, runner.make, runner.counts)
+        self.job_slots = JobSlots(jobs, runner._slot_count, runner.make, runner.counts, runner.worker_id)
         self._consumer = JobConsumer(runner._broker, jobs, self.job_slots, runner.counts, runner._check_state)
         self._heartbeat = HeartbeatPublisher(
             runner._broker,

@@ -13,10 +13,12 @@ from orchestrix.broker.port import Consumer, Delivery
 from orchestrix.lifecycle import WakeSignal
 from orchestrix.worker.commands.stuck_slots import STUCK_SLOT_HINT
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import DUPLICATE, end_ignored
 from orchestrix.worker.error_mapping import ends_task, printable
 from orchestrix.worker.jobs.attempt import AttemptRunner
 from orchestrix.worker.jobs.dispatch import JobCancel, JobDispatch
 from orchestrix.worker.jobs.outcome import AttemptOutcome
+from orchestrix.worker.jobs.spans import begin_attempt
 from orchestrix.worker.jobs.stop_signal import StopCause
 
 T = TypeVar("T")
@@ -76,8 +78,14 @@ class JobSlots:
     """
 
     def __init__(
-        self, consumer: Consumer, slots: int, make: Callable[[JobDispatch, Delivery], AttemptRunner], counts: JobCounts
+        self,
+        consumer: Consumer,
+        slots: int,
+        make: Callable[[JobDispatch, Delivery], AttemptRunner],
+        counts: JobCounts,
+        worker_id: str,
     ) -> None:
+        self.worker_id = worker_id
         self.attempts: dict[str, AttemptRunner] = {}
         self.recent: deque[str] = deque(maxlen=RECENT_JOBS_LIMIT)
         """The ids of the jobs whose attempts have ended here, the last one last."""
@@ -192,6 +200,7 @@ class JobSlots:
         if attempt is None and not self._ended.get(dispatch.history_id):
             return False
         self._counts.joined += 1
+        end_ignored(begin_attempt(dispatch, delivery, self.worker_id), DUPLICATE)
         if attempt is None or attempt.accepted:
             await self._consumer.acknowledge([delivery])
         else:

@@ -13,7 +13,9 @@ from orchestrix.persistence.sagas.definition_store import DefinitionReader, Null
 from orchestrix.saga.catalog import Catalog, MessageOwner
 from orchestrix.saga.messages import Command
 from orchestrix.worker.commands.delivery import CommandDelivery
+from orchestrix.worker.delivery_spans import begin_delivery
 from orchestrix.worker.handlers import Handler, HandlerTable
+from orchestrix.worker.heartbeat import ProcessIdentity
 from orchestrix.worker.worker import Worker
 from sagas.app_provisioning import APP_PROVISIONING
 from tests.fakes.broker import FakeBroker, FakeConsumer
@@ -58,7 +60,8 @@ def job(ordered: Command = COMMAND) -> CommandDelivery:
     """A job as the intake makes it."""
     name = ordered.type
     delivery = Delivery(b"", name, "", name, None, None, None, {"traceparent": TRACE}, False, 0, 1, 1)
-    return CommandDelivery(ordered, cast(MessageOwner, CATALOG.command(name)), 0.0, [delivery], checked_at=1e12)
+    owner = cast(MessageOwner, CATALOG.command(name))
+    return CommandDelivery(ordered, owner, 0.0, [delivery], checked_at=1e12, span=begin_delivery(delivery))
 
 
 class Rig:
@@ -69,6 +72,7 @@ class Rig:
         self.rows = rows
         self.worker: Worker | None = None
         self.catalog = CATALOG
+        self.process: ProcessIdentity | None = None
         self.reader: DefinitionReader = NullDefinitionReader()
 
     async def start(self, handler: Handler, **settings: Any) -> Worker:
@@ -76,7 +80,7 @@ class Rig:
         database, broker = cast(Database, self.rows), cast(Broker, self.broker)
         table = HandlerTable([(CREATE, handler), (DELETE, handler)])
         tuned = Settings.model_validate({"worker": settings})
-        self.worker = Worker(broker, database, self.catalog, table, tuned, reader=self.reader)
+        self.worker = Worker(broker, database, self.catalog, table, tuned, reader=self.reader, process=self.process)
         await self.worker.start()
         return self.worker
 

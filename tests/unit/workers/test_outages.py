@@ -192,7 +192,7 @@ async def test_an_event_that_the_broker_refuses_becomes_a_plain_failure(rig: Rig
         "message": "the broker rejected the event of this step",
         "retryable": False,
     }
-    assert not rig.broker.published[0].headers
+    assert dict(rig.broker.published[0].headers) == {"traceparent": TRACE}  # a valid one is never what is refused
 
 
 async def test_a_command_whose_every_event_is_refused_does_not_stay_for_ever(rig: Rig) -> None:

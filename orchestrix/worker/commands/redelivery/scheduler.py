@@ -18,6 +18,7 @@ from orchestrix.worker.commands.prefetch import PrefetchWindow
 from orchestrix.worker.commands.redelivery.crash_notes import TRIED_IN_ISOLATION, CrashNotes
 from orchestrix.worker.commands.redelivery.policy import RedeliveryDecision, RedeliveryPolicy
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.delivery_spans import CHANNEL_LOST
 from orchestrix.worker.error_mapping import ends_task
 
 KEY: Final = "alone"
@@ -106,7 +107,7 @@ class RedeliveryScheduler:
             if self._in_flight.alive(commands[0]):
                 await self._decide_or_put_back(commands[0], len(commands) > 1)
             else:
-                self._in_flight.forget(commands[0])
+                self._in_flight.forget(commands[0], CHANNEL_LOST)
             del commands[:1]
 
     async def stop(self) -> None:
