@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,9 @@ async def test_the_spans_of_dev_reach_the_receiver_and_the_store(
     assert published[0].attributes["saga.id"] == number
     local = LocalTraces(tmp_path / ".orchestrix" / "traces.db")
     assert local.path.stat().st_mode & 0o777 == 0o600
-    stored = {one["spanId"] for trace in local.traces_of("app", number) for one in local.spans(trace)}
-    assert stored == {one.span_id for one in spans if one.trace_id == published[0].trace_id}
+    trace = published[0].trace_id
+    assert trace in local.traces_of("app", number)
+    assert {one["spanId"] for one in local.spans(trace)} == {one.span_id for one in otlp.trace(trace)}
 
 
 async def test_a_worker_and_a_node_that_join_dev_write_into_its_store(processes: Processes, tmp_path: Path) -> None:
@@ -137,3 +139,53 @@ async def test_a_damaged_store_is_begun_anew(processes: Processes, tmp_path: Pat
     assert await process.exited() == 0
     assert process.log().count("traces.db.damaged") == 1
     assert "Traceback" not in process.log()
+
+
+async def test_trace_shows_a_saga_of_dev_and_of_a_worker_that_joins_it(processes: Processes, tmp_path: Path) -> None:
+    _, dev = start_dev(processes, tmp_path)
+    worker = processes.spawn("worker", cwd=tmp_path)
+    await worker.wait_for_line('"ready"|  ready')
+    number = 0
+
+    async def by_the_worker() -> dict[str, Any]:
+        nonlocal number
+        number += 1
+        done = await completed(dev["apiUrl"], f"app-{number}")
+
+        async def whole() -> dict[str, Any] | None:
+            found = await processes.run_async("trace", f"app-{number}", "-o", "json", cwd=tmp_path)
+            assert found.returncode == 0, found.stderr
+            answer: dict[str, Any] = json.loads(found.stdout)
+            spans = answer["traces"][0]["spans"]
+            return answer if [one for one in spans if one["attributes"].get("saga.state.to") == "COMPLETED"] else None
+
+        answer = await eventually(whole, deadline=30, message="all spans are stored")
+        assert answer is not None
+        assert answer["id"] == done
+        return answer if any("orchestrix-worker" in str(one) for one in answer["traces"]) else {}
+
+    answer = await eventually(by_the_worker, deadline=60, message="the worker takes part in an app")
+    (trace,) = answer["traces"]
+    ids = {one["spanId"] for one in trace["spans"]}
+    assert [one["name"] for one in trace["spans"] if one["parentSpanId"] not in ids] == ["POST /apps"]
+    shown = await processes.run_async("trace", f"app-{number}", cwd=tmp_path, env={"COLUMNS": "200"})
+    lines = shown.stdout.splitlines()
+    assert lines[0] == f"app {answer['id']}  app-{number}  COMPLETED"
+    assert lines[3] == f"trace {trace['traceId']}"
+    assert len(lines) == 4 + len(trace["spans"])
+    for wanted in ("POST /apps", "publish cmd.createGitRepo", "process evt.appRegistered", "[worker ", "[dev "):
+        assert wanted in shown.stdout, shown.stdout
+    missing = await processes.run_async("trace", "nobody", cwd=tmp_path)
+    assert missing.returncode != 0
+    assert "no app named 'nobody'" in missing.stderr
+
+
+async def test_trace_without_the_sdk_says_what_to_install(programs: Processes, tmp_path: Path) -> None:
+    block = tmp_path / "block"
+    block.mkdir()
+    (block / "sitecustomize.py").write_text(_NO_SDK)
+    _, dev = start_dev(programs, tmp_path, PYTHONPATH=str(block))
+    await completed(dev["apiUrl"], "billing")
+    shown = await programs.run_async("trace", "billing", cwd=tmp_path)
+    assert shown.returncode != 0
+    assert "orchestrix-sagas[otel]" in shown.stderr
