@@ -35,7 +35,8 @@ from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node
-from orchestrix.telemetry import local_store
+from orchestrix.telemetry import local_store, tracing
+from orchestrix.telemetry.local_store import LocalTraces
 from orchestrix.version import VERSION
 
 log = logging.getLogger("orchestrix")
@@ -68,8 +69,10 @@ class Running:
     notes: tuple[str, ...] = ()
 
 
-def application(node: Node) -> FastAPI:
-    """The ASGI application of `node`, which the caller starts and stops. Raises `DefinitionError`."""
+def application(node: Node, local_traces: Path | None = None) -> FastAPI:
+    """The ASGI application of `node`, which the caller starts and stops. It shows the traces in the file
+    `local_traces`, if they are kept there. Raises `DefinitionError`.
+    """
     return build(
         ApiContext(
             database=node.context.database,
@@ -97,6 +100,7 @@ def application(node: Node) -> FastAPI:
             resources=node.resources,
             gzip=node.context.settings.http.gzip,
             links=LinkTemplates(node.context.settings.ui.trace_url, node.context.settings.ui.logs_url),
+            trace_reader=LocalTraces(local_traces) if local_traces is not None and tracing.enabled() else None,
             trace_endpoint=os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
             or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"),
             tokens={name: secret.get_secret_value() for name, secret in node.context.settings.api.tokens.items()},
@@ -322,7 +326,7 @@ async def _run(
     service = DEV_SERVICE if worker is not None else node_service(context.roles)
     export_traces(context.settings, service, context.name, local_traces)
     with StopSignals(last) as signals:
-        server = _server(node) if "api" in node.context.roles else None
+        server = _server(node, local_traces) if "api" in node.context.roles else None
         sockets = [listening(node.context.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
         await node.start()
@@ -364,7 +368,7 @@ async def _stop(
     await stop_traces()
 
 
-def _server(node: Node) -> Server:
+def _server(node: Node, local_traces: Path | None) -> Server:
     settings = node.context.settings
     http, pool_size = settings.http, settings.database.pool_size
     most = file_descriptors.for_http(file_descriptors.limit(), pool_size, http.max_connections)
@@ -372,7 +376,12 @@ def _server(node: Node) -> Server:
         head=http.head_timeout, body=http.body_timeout, keep_alive=http.keep_alive, connections=most
     )
     return Server(
-        config(application(node), limits, stop=STOP_HTTP_TIMEOUT_S, proxied=TRUSTED_PROXIES_VARIABLE in os.environ)
+        config(
+            application(node, local_traces),
+            limits,
+            stop=STOP_HTTP_TIMEOUT_S,
+            proxied=TRUSTED_PROXIES_VARIABLE in os.environ,
+        )
     )
 
 

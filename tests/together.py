@@ -20,6 +20,7 @@ TOGETHER: Final = {
         "tests/acceptance/test_own_saga.py",
         "tests/acceptance/test_readme_pika_worker.py::test_it_shares_the_queue_of_dev",
         "tests/acceptance/test_readme_try_it.py",
+        "tests/acceptance/test_trace_export.py",
         "tests/fault/test_crash_points.py::test_dev_dies",
         "tests/integration/cli/test_dev.py",
         "tests/integration/cli/test_dev_stop.py",

@@ -55,7 +55,10 @@ def _collected(api: ApiClient, ids: Iterable[str | None], what: str) -> tuple[li
         )
     found: dict[str, Trace] = {}
     missing: dict[str, str] = {}
-    while waiting and len(found) + len(missing) < MAX_TRACES:
+    while waiting:
+        if len(found) + len(missing) >= MAX_TRACES:
+            missing |= dict.fromkeys(waiting, f"only the first {MAX_TRACES} are looked at")
+            break
         wanted = waiting.pop(0)
         try:
             found[wanted] = Trace(wanted, api.document(f"/traces/{wanted}")["spans"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.otlp import OtlpReceiver
 from tests.support import free_port
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+INSTEAD = "is not built in; set it to http/protobuf (usually at port 4318)"
 NO_EXPORT = "traces are not exported: "
 
 
@@ -124,12 +126,11 @@ def test_no_exporter_leaves_the_local_store(environment: Environment, otlp: Otlp
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER=zipkin is not built in; use otlp, or none"),
         (
             {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
-            "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is not built in; set it to http/protobuf (usually at port 4318)",
+            f"OTEL_EXPORTER_OTLP_PROTOCOL=grpc {INSTEAD}",
         ),
         (
             {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"},
-            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json is not built in; set it to http/protobuf"
-            " (usually at port 4318)",
+            f"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json {INSTEAD}",
         ),
         ({ENDPOINT: "localhost:4317"}, f"write {ENDPOINT} like http://localhost:4318"),
         ({ENDPOINT: "http://"}, f"write {ENDPOINT} like http://localhost:4318"),
@@ -251,3 +252,31 @@ def test_what_libraries_warn_of_becomes_a_line_now_and_then(caplog: pytest.LogCa
         ("WARNING", "traces: no answer 0", None),
         ("WARNING", "traces: odd %d", None),
     ]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_users_own_provider_stays_the_global_one(own: bool, tmp_path: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from orchestrix.telemetry import exporters, tracing
+theirs = TracerProvider()
+if {own}:
+    trace.set_tracer_provider(theirs)
+exporters.setup("orchestrix-worker", "w-1", 300, Path(sys.argv[1]))
+with trace.get_tracer("shop").start_as_current_span("theirs") as span:
+    found = f"{{span.get_span_context().trace_id:032x}}"
+assert (trace.get_tracer_provider() is theirs) == {own}
+assert tracing.begin("ours").recording
+tracing.stop(10)
+print(found)
+"""
+    path = tmp_path / "traces.db"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["name"] for one in LocalTraces(path).spans(done.stdout.strip())] == ([] if own else ["theirs"])
