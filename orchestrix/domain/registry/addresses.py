@@ -252,7 +252,8 @@ def judge(
     if allow.holds(address, ips):
         return None
     if not (allow.networks or allow.hosts):
-        return f"{_shown(address)} is not called: {SETTING} is not set, so no executor is"
+        those = f"the networks or names of your executors, as {_suggested(address, ips)}"
+        return f"{_shown(address)} is not called: {SETTING} is not set, so no executor is. Set it to {those}"
     return f"{_shown(address)} is not in {SETTING}: add {_suggested(address, ips)} if it is to be called"
 
 
