@@ -63,7 +63,7 @@ class Five:
             now = await self._who()
             if now != before:
                 pytest.fail(f"{before} became {now}")
-            ((silence,),) = await registry.world.sql(query)
+            ((silence,),) = await registry.sql(query)
             return bool(silence >= self.outage_s)
 
         await eventually(long_enough, deadline=self.outage_s + SLACK_S, every=0.2, message="no heartbeat gets through")
