@@ -168,7 +168,7 @@ def load(body: bytes) -> dict[str, Any]:
         raise UnreadableMessage(f"too-large: {len(body)} bytes, at most {MAX_BODY}")
     try:
         text = body.decode()
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique_fields)
+        value = (json.loads if text.startswith("\ufeff") else _STRICT.decode)(text)  # `loads` names that mark
     except UnicodeDecodeError:
         raise UnreadableMessage("not-utf8") from None
     except RecursionError:
@@ -289,6 +289,9 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         raise ValueError("a key was given more than once in one object")
     return fields
+
+
+_STRICT: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique_fields)
 
 
 def _check_text(text: str, value: object) -> None:
