@@ -36,7 +36,6 @@ from orchestrix.saga.effect_keys import effect_key
 from orchestrix.saga.state import Instance
 from tests.integration.jobs.rows import leading
 from tests.integration.orchestration.rig import Rig
-from tests.servers import templates
 from tests.support import eventually, holds
 
 RELEASE = Saga(
@@ -186,9 +185,7 @@ class Yard(Rig):
 @pytest.fixture(params=DATABASES)
 async def yard(request: pytest.FixtureRequest) -> AsyncIterator[Yard]:
     """A node over each kind of database."""
-    url = request.getfixturevalue(f"{request.param}_url")
-    templates.upgraded(url)
-    database = Database(url)
+    database = Database(request.getfixturevalue(f"{request.param}_store"))
     made = Yard(database)
     await made.start()
     yield made
