@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from orchestrix.engine.explain.workers import UnconsumedQueues
 from orchestrix.persistence.sagas.redelivered_commands import RedeliveryRecord
 from orchestrix.quantities import counted
-from orchestrix.saga.actions.control import allowed
+from orchestrix.saga.actions.apply import allowed
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import Instance
