@@ -22,7 +22,7 @@ from orchestrix.telemetry.tracing import NO_SPAN, Span, SpanKind, SpanLink, Valu
 DISPATCH: Final = "dispatch job"
 END_ATTEMPT: Final = "end job attempt"
 OFFER: Final = "offer job"
-HAND_OVER: Final = "hand over job"
+HAND_OFF: Final = "hand off job"
 STATUS_TEMPLATE: Final = "job.{jobId}.status"
 _UNDO: Final = ":undo"
 
@@ -150,11 +150,11 @@ def offer(tx: Transaction, found: Sequence[JobRow], offered: Sequence[JobRow]) -
     return [_following(job, span.context) for job, span in zip(offered, made, strict=True)]
 
 
-def hand_over(tx: Transaction, found: Sequence[JobRow], node: str, offers: Mapping[str, Delivery]) -> None:
+def hand_off(tx: Transaction, found: Sequence[JobRow], node: str, offers: Mapping[str, Delivery]) -> None:
     """Shows in their traces that the jobs which had an owner have another one now; `offers` are the messages."""
     if tracing.enabled():
         owned = [job for job in found if job.owner is not None]
-        messaging.end_with_commit(tx.then, [_begin_hand_over(job, node, offers.get(job.id)) for job in owned])
+        messaging.end_with_commit(tx.then, [_begin_hand_off(job, node, offers.get(job.id)) for job in owned])
 
 
 def begin_action(action: str, job: JobRow) -> Span:
@@ -214,13 +214,13 @@ def _begin_redispatch(before: JobRow, job: JobRow) -> Span:
     return _begin(DISPATCH, job, links=links, since=before.dispatched_at, parent=head)
 
 
-def _begin_hand_over(job: JobRow, node: str, message: Delivery | None) -> Span:
+def _begin_hand_off(job: JobRow, node: str, message: Delivery | None) -> Span:
     parent, since, links = context_of(job), job.handoff_at, list[SpanLink]()
     offered = None if message is None else context_in(message.headers)
     if offered is not None:
         parent, since = offered, None
         links = [SpanLink(offered, names.LINK_MESSAGE)] if offered.sampled else []
-    span = _begin(HAND_OVER, job, links=links, since=since, parent=parent)
+    span = _begin(HAND_OFF, job, links=links, since=since, parent=parent)
     if span.recording:
         span.set({names.NODE_FROM: str(job.owner), names.NODE_TO: node})
         span.set({} if job.handoff_reason is None else {names.HANDOFF_REASON: job.handoff_reason})

@@ -189,9 +189,7 @@ def event(
     traceparent: object = None,
 ) -> Event:
     """The event in `body`; the routing key names its type. The properties replace what the body leaves out.
-    `traceparent` is the header of that name, whatever it holds.
-
-    Raises `UnreadableMessage`.
+    `traceparent` is the header of that name, whatever it holds. Raises `UnreadableMessage`.
     """
     fields = load(body)
     return Event(
@@ -267,7 +265,6 @@ def _json_error_text(text: str) -> str:
 
 
 def _plain(error: BaseException) -> str:
-    """Python's own text, except where it exposes internals."""
     if "set_int_max_str_digits" in str(error):
         return f"a number has more than {sys.get_int_max_str_digits()} digits"
     return str(error)

@@ -56,9 +56,9 @@ class LocalStore:
         self._inode: int | None = None
 
     def write(self, spans: Sequence[StoredSpan]) -> None:
-        """Stores them. Raises `OSError` or `sqlite3.Error` if they are lost; the next call tries anew.
+        """Stores them. Raises `OSError` or `sqlite3.Error` if they are lost; the next call tries again.
 
-        A file that is damaged, or no store of this form, is set aside, and a new one is begun.
+        A file that is damaged, or no store of this form, is set aside, and replaced by a new one.
         """
         rows = [_row(one) for one in spans]
         try:
@@ -136,7 +136,7 @@ class LocalStore:
         if self._inode != _inode(self._path):
             return
         aside = self._path.with_name(f"{self._path.name}.damaged")
-        log.warning("%s cannot be used (%s): it is now %s, and recent traces begin anew", self._path, error, aside.name)
+        log.warning("%s cannot be used (%s): it is now %s, and a new file keeps the traces from now on", self._path, error, aside.name)
         os.replace(self._path, aside)
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):

@@ -327,7 +327,7 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, list[Ch
 def _health_result(api: ApiClient, reasons: list[str], noted: list[str]) -> CheckResult:
     if reasons:
         why = "; ".join(reasons)
-        return CheckResult(FAIL, "API", f"{api.url} is not healthy: {why}", database_checks.fix_for_crowd(why))
+        return CheckResult(FAIL, "API", f"{api.url} is not healthy: {why}", database_checks.fix_for_connections(why))
     return CheckResult(WARN, "API", f"{api.url}: {'; '.join(noted)}") if noted else CheckResult(OK, "API", api.url)
 
 

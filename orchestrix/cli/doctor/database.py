@@ -40,10 +40,10 @@ def fix_for(refused: OrchestrixError) -> str | None:
         return _nodes_go_on("free space on its disk")
     if text == LOCKED or isinstance(refused, Contention):
         return _nodes_go_on("end the program or the transaction that holds the lock")
-    return fix_for_crowd(text)
+    return fix_for_connections(text)
 
 
-def fix_for_crowd(text: str) -> str | None:
+def fix_for_connections(text: str) -> str | None:
     """What helps if `text` says that there was no connection left, at the database or in a node's pool."""
     if any(sign in text.lower() for sign in _CROWDED):
         less = "give it more (max_connections), or each process fewer: ORCHESTRIX_DATABASE__POOL_SIZE"

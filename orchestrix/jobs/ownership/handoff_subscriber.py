@@ -196,7 +196,7 @@ class JobHandoffSubscriber:
         """All of them, as they are now."""
         rows = await jobs.lock(tx, wanted)
         fitting = [job for job in rows.values() if job.channels and _as_offered(job, wanted[job.id])]
-        spans.hand_over(tx, fitting, self._node, deliveries)
+        spans.hand_off(tx, fitting, self._node, deliveries)
         return {**rows, **{job.id: job for job in await self._take(tx, fitting)}}
 
     async def _take(self, tx: Transaction, found: Sequence[JobRow]) -> list[JobRow]:

@@ -148,7 +148,7 @@ async def test_a_worker_that_is_silent_is_in_the_trace(plant: Plant, spans: Reco
     assert links_of(second) == [("retry", tried.trace_id, tried.span_id)]
 
 
-async def test_a_hand_over_is_in_the_trace(plant: Plant, spans: RecordedSpans) -> None:
+async def test_a_hand_off_is_in_the_trace(plant: Plant, spans: RecordedSpans) -> None:
     leader = await plant.node("leader", leads=True, tuned=CALM)
     hand = await plant.worker()
     job, ear = await step(plant, hand, ROOT)
@@ -159,7 +159,7 @@ async def test_a_hand_over_is_in_the_trace(plant: Plant, spans: RecordedSpans) -
     other = await plant.node("other", tuned=CALM)
     await leader.jobs.drain()
     await plant.owned(job, other)
-    [given] = await several(spans, "hand over job", 1)
+    [given] = await several(spans, "hand off job", 1)
     dispatch = spans.one("dispatch job")
     assert (context_of(given).trace_id, parent_id(given)) == (ROOT.trace_id, context_of(dispatch).span_id)
     ends = attribute(given, "orchestrix.node.from"), attribute(given, "orchestrix.node.to")
@@ -182,7 +182,7 @@ async def test_jobs_of_a_dead_node_are_taken_over_in_their_traces(plant: Plant, 
     await first.die()
     await plant.owned(job, leader)
     offer = (await several(spans, "offer job", 1))[0]
-    taken = (await several(spans, "hand over job", 1))[0]
+    taken = (await several(spans, "hand off job", 1))[0]
     assert parent_id(offer) == context_of(spans.one("dispatch job")).span_id
     assert links_of(taken) == [("message", ROOT.trace_id, str(parent_id(taken)))]
     offers = {context_of(one).span_id for one in spans.named("offer job")}

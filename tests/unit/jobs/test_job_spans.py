@@ -359,28 +359,28 @@ def _begin_status(before: JobRow, delivery: Delivery, status: AttemptStatus) -> 
     return job_spans.begin_status(before, delivery, status)
 
 
-def test_a_hand_over_is_in_the_trace_of_the_job(spans: RecordedSpans) -> None:
+def test_a_hand_off_is_in_the_trace_of_the_job(spans: RecordedSpans) -> None:
     [first] = dispatch(step())
     given = rules.offered(rules.taken(first, "n-1", clock.now()), "Shutdown", rules.HANDING_OFF, clock.now())
     spans.clear()
-    _hand_over(given, {})
-    span = spans.one("hand over job")
+    _hand_off(given, {})
+    span = spans.one("hand off job")
     assert parent_id(span) == head(first).span_id
     found = {name: attribute(span, f"orchestrix.{name}") for name in ("node.from", "node.to", "job.handoff_reason")}
     assert found == {"node.from": "n-1", "node.to": "n-2", "job.handoff_reason": "Shutdown"}
     assert (attribute(span, "orchestrix.job.id"), attribute(span, "saga.id")) == (first.id, 7)
     spans.clear()
-    _hand_over(given, {first.id: message(WORKER)})
-    span = spans.one("hand over job")
+    _hand_off(given, {first.id: message(WORKER)})
+    span = spans.one("hand off job")
     assert (parent_id(span), links_of(span)) == (WORKER.span_id, [("message", WORKER.trace_id, WORKER.span_id)])
     spans.clear()
-    _hand_over(first, {})
+    _hand_off(first, {})
     assert spans.all == [], "it had no owner"
 
 
-def _hand_over(before: JobRow, offers: dict[str, Delivery]) -> None:
+def _hand_off(before: JobRow, offers: dict[str, Delivery]) -> None:
     tx = Commit()
-    job_spans.hand_over(cast(Transaction, tx), [before], "n-2", offers)
+    job_spans.hand_off(cast(Transaction, tx), [before], "n-2", offers)
     tx.done()
 
 
@@ -466,7 +466,7 @@ def test_what_its_client_does_not_keep_is_passed_on_byte_for_byte(request: pytes
     result = step_results._row(again, {"event": "evt.printed"}, clock.now())
     assert result is not None
     assert (result.traceparent, result.tracestate, again.ended) == (*root, True)
-    _hand_over(rules.taken(first, "n-1", clock.now()), {})
+    _hand_off(rules.taken(first, "n-1", clock.now()), {})
     assert _offer(first).traceparent == root[0]
     assert (recorded.all if recorded is not None else []) == []
 
