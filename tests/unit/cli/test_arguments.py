@@ -198,8 +198,8 @@ def test_a_number_below_nothing_is_no_option(shell: Shell) -> None:
         ("nonsense", "no command 'nonsense': see `orchestrix --help`"),
         (
             "why trip 3",
-            "no command 'why', did you mean `orchestrix apps why` or `orchestrix sagas why` or `orchestrix jobs why`? See"
-            " `orchestrix --help`",
+            "no command 'why', did you mean `orchestrix apps why` or `orchestrix sagas why` or `orchestrix jobs why`?"
+            " See `orchestrix --help`",
         ),
         ("redrive x", "no command 'redrive', did you mean `orchestrix dlq redrive`? See `orchestrix --help`"),
         ("--nonsense bash", "unrecognized arguments: --nonsense: see `orchestrix --help`"),
