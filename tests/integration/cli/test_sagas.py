@@ -256,6 +256,8 @@ def test_what_is_wrong_with_a_field_is_said_once(api: FakeApi, shell: Shell) -> 
 def test_when_to_try_again_is_said(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/apps/1", problem(503, "unavailable", "Away.", retry=7))
     assert shell("apps", "show", "1").err == "error: Away. Retry in 7 s\n"
+    api.on("GET", "/apps/1", problem(503, "unavailable", "It is full; nothing was changed. Retry in 1 s.", retry=1))
+    assert shell("apps", "show", "1").err == "error: It is full; nothing was changed. Retry in 1 s\n"
 
 
 @pytest.mark.parametrize("reply", [Reply(body="hello"), Reply(body=b"<html>"), Reply(404, b"<html>"), Reply(301, {})])

@@ -88,7 +88,9 @@ def test_a_table_that_begins_with_long_names_fits_too(api: FakeApi, shell: Shell
         lines = shell(*words.split()).out.splitlines()
         assert max(map(width, lines)) <= columns, words
         assert any(line.startswith(name[:15]) and "…" in line for line in lines), words
-    assert "MANUAL" in shell("registry", "list").out, "what is short is not cut for a long name"
+    out = shell("registry", "list").out
+    assert "MANUAL" in out, "what is short is not cut for a long name"
+    assert columns < 100 or "OLDEST LAST SEEN" in out, "nor is the rest as long as the name has half of the room"
     assert name in shell("registry", "list", "-o", "wide").out
 
 
