@@ -136,7 +136,12 @@ class LocalStore:
         if self._inode != _inode(self._path):
             return
         aside = self._path.with_name(f"{self._path.name}.damaged")
-        log.warning("%s cannot be used (%s): it is now %s, and a new file keeps the traces from now on", self._path, error, aside.name)
+        log.warning(
+            "%s cannot be used (%s): it is now %s, and a new file keeps the traces from now on",
+            self._path,
+            error,
+            aside.name,
+        )
         os.replace(self._path, aside)
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
