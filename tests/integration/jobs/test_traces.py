@@ -52,16 +52,17 @@ async def begun(hand: Hand) -> Task:
     return task
 
 
-def maker(spans: RecordedSpans, headers: Mapping[str, object]) -> str | None:
-    """The id of the span that made a message: the parent of the one that published it, where that was kept."""
+async def maker(spans: RecordedSpans, headers: Mapping[str, object]) -> str | None:
+    """The id of the span that made a message, the parent of the one that published it: that ends by the confirm."""
+    [found] = await eventually(lambda: publishing(spans, headers), deadline=10, message="it is confirmed")
+    return parent_id(found)
+
+
+def publishing(spans: RecordedSpans, headers: Mapping[str, object]) -> list[ReadableSpan]:
+    """The span that published a message."""
     context = context_in(headers)
     assert context is not None
-    publishing = [
-        one
-        for one in spans.all
-        if one.name.startswith("publish") and context_of(one).traceparent == context.traceparent
-    ]
-    return parent_id(publishing[0]) if publishing else context.span_id
+    return [one for one in spans.all if context_of(one).traceparent == context.traceparent]
 
 
 async def head(plant: Plant, job: JobRow) -> TraceContext | None:
@@ -82,7 +83,7 @@ async def test_a_job_is_one_chain_from_its_submission_to_its_result(plant: Plant
     task = await begun(hand)
     [dispatch] = await several(spans, "dispatch job", 1)
     assert parent_id(dispatch) == ROOT.span_id
-    assert maker(spans, task.headers) == context_of(dispatch).span_id
+    assert await maker(spans, task.headers) == context_of(dispatch).span_id
     assert task.headers["tracestate"] == "vendor=1"
     assert await head(plant, job) == context_of(dispatch)
     await task.running()
@@ -102,7 +103,7 @@ async def test_a_job_is_one_chain_from_its_submission_to_its_result(plant: Plant
     await second.succeed({"pages": 7})
     [event] = await ear.receive(1)
     last = (await several(spans, STATUS, 3))[2]
-    assert maker(spans, event.headers) == context_of(last).span_id
+    assert await maker(spans, event.headers) == context_of(last).span_id
     assert (event.headers["tracestate"], await head(plant, job)) == ("vendor=1", context_of(last))
     assert {context_of(one).trace_id for one in spans.all if one.name != "commit"} == {ROOT.trace_id}
     commits = [one for one in spans.named("commit") if parent_id(one) == context_of(last).span_id]
@@ -166,7 +167,7 @@ async def test_a_hand_off_is_in_the_trace(plant: Plant, spans: RecordedSpans) ->
     assert (ends, attribute(given, "orchestrix.job.handoff_reason")) == ((leader.name, other.name), "Shutdown")
     await task.succeed({})
     [event] = await ear.receive(1)
-    assert maker(spans, event.headers) == context_of((await several(spans, STATUS, 2))[1]).span_id
+    assert await maker(spans, event.headers) == context_of((await several(spans, STATUS, 2))[1]).span_id
 
 
 async def test_jobs_of_a_dead_node_are_taken_over_in_their_traces(plant: Plant, spans: RecordedSpans) -> None:
@@ -255,7 +256,10 @@ async def test_a_dispatch_that_was_lost_is_sent_again_in_its_trace(plant: Plant,
         context_of(first).span_id,
         [("retry", tried.trace_id, tried.span_id)],
     )
-    assert maker(spans, again.headers) == context_of(second).span_id
+    assert await maker(spans, again.headers) == context_of(second).span_id
+    once, twice = [one for one in spans.all if one.name.startswith("publish ") and "dispatch" in one.name]
+    assert (context_of(once), context_of(twice) == tried) == (tried, False), "no two spans have one id"
+    assert links_of(twice) == [("retry", tried.trace_id, tried.span_id)]
 
 
 async def test_a_job_that_waits_for_long_begins_a_trace(plant: Plant, spans: RecordedSpans) -> None:
@@ -269,7 +273,7 @@ async def test_a_job_that_waits_for_long_begins_a_trace(plant: Plant, spans: Rec
     task = await hand.take()
     [dispatch] = await several(spans, "dispatch job", 1)
     assert (parent_id(dispatch), links_of(dispatch)) == (None, [("continued", ROOT.trace_id, ROOT.span_id)])
-    assert maker(spans, task.headers) == context_of(dispatch).span_id
+    assert await maker(spans, task.headers) == context_of(dispatch).span_id
     assert "tracestate" not in task.headers
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
 
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.port import Delivery
@@ -16,6 +17,7 @@ from orchestrix.saga.definition import STEP_FAILED
 from orchestrix.telemetry.trace_context import TraceContext, context_in
 from tests.integration.orchestration.house import ADA, CATALOG, CREATE, CREATED, House, report
 from tests.servers import templates
+from tests.support import eventually
 from tests.tracing import RecordedSpans, attribute, context_of, links_of, parent_id
 
 KEPT: Final = TraceContext("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-03", "vendor=1")
@@ -37,14 +39,16 @@ async def house(sqlite_url: str) -> AsyncIterator[House]:
     await server.stop()
 
 
-def maker(spans: RecordedSpans, headers: Mapping[str, object]) -> tuple[str, str | None]:
-    """The trace of a message and the id of the span that made it: the parent of the one that published it, if kept."""
+async def maker(spans: RecordedSpans, headers: Mapping[str, object]) -> tuple[str, str | None]:
+    """The trace of a message and the id of the span that made it: the parent of the one that published it."""
     context = context_in(headers)
     assert context is not None
-    publishing = [one for one in spans.all if context_of(one).traceparent == context.traceparent]
-    return context.trace_id, parent_id(publishing[0]) if publishing[:1] and "publish" in publishing[0].name else (
-        context.span_id
-    )
+
+    def published() -> list[ReadableSpan]:
+        return [one for one in spans.all if context_of(one).traceparent == context.traceparent]
+
+    [found] = await eventually(published, deadline=10, message="it is confirmed")
+    return context.trace_id, parent_id(found)
 
 
 async def test_what_a_person_sends_again_begins_a_trace_that_links_back(house: House, spans: RecordedSpans) -> None:
@@ -65,7 +69,7 @@ async def test_what_a_person_sends_again_begins_a_trace_that_links_back(house: H
         "saga.id": app.id,
     }
     assert context_of(span).trace_id != KEPT.trace_id
-    assert maker(spans, event.headers) == (context_of(span).trace_id, context_of(span).span_id)
+    assert await maker(spans, event.headers) == (context_of(span).trace_id, context_of(span).span_id)
     assert "tracestate" not in event.headers, "that is of the other trace"
 
 
@@ -91,7 +95,7 @@ async def test_what_is_sent_again_by_itself_begins_a_trace_too(house: House, spa
     (event,) = await house.take(CREATED)
     span = spans.one("redrive")
     assert (parent_id(span), links_of(span)) == (None, BACK)
-    assert maker(spans, event.headers) == (context_of(span).trace_id, context_of(span).span_id)
+    assert await maker(spans, event.headers) == (context_of(span).trace_id, context_of(span).span_id)
 
 
 async def test_the_failure_of_a_dead_command_follows_from_it(house: House, spans: RecordedSpans) -> None:
@@ -101,7 +105,7 @@ async def test_the_failure_of_a_dead_command_follows_from_it(house: House, spans
     await house.kill(CREATE)
     await house.mover.start()
     (event,) = await house.take(STEP_FAILED)
-    assert maker(spans, event.headers) == (KEPT.trace_id, KEPT.span_id)
+    assert await maker(spans, event.headers) == (KEPT.trace_id, KEPT.span_id)
     assert event.headers["tracestate"] == "vendor=1"
     assert spans.named("redrive") == []
 
