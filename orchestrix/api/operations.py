@@ -183,9 +183,17 @@ def add(app: FastAPI, context: ApiContext, authenticator: Authenticator, operati
     executors = authenticator.with_more(context.registry.tokens)
     for one in sorted(operations, key=lambda one: not one.executors):
         endpoint = _Endpoint(_endpoint(context, executors if one.executors else authenticator, one))
-        route = Route(one.path, endpoint, name=one.name, include_in_schema=False)
+        route = _Route(one.path, endpoint, name=one.name, include_in_schema=False)
         route.methods = {one.method}  # given to the route, GET would bring HEAD with it, also to streams
         app.router.routes.append(route)
+
+
+class _Route(Route):
+    """A route that says in the scope that it is the request's, for the name of its span."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = self
+        await super().handle(scope, receive, send)
 
 
 class _Endpoint:
