@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from tests.bench import bars, cases, cluster, registry, report, rivals
+from tests.bench import bars, cases, cluster, registry, report, rivals, telemetry
 from tests.bench.cases import Findings
 from tests.bench.control import ChildDied
 from tests.bench.measure import load
@@ -29,10 +29,15 @@ def _registry(started: Servers, quick: bool, found: Findings) -> None:
     registry.measure(started, registry.QUICK if quick else registry.FULL, found)
 
 
+def _telemetry(started: Servers, quick: bool, found: Findings) -> None:
+    telemetry.measure(started, telemetry.QUICK if quick else telemetry.FULL, found)
+
+
 PARTS: Final[dict[str, Callable[[Servers, bool, Findings], None]]] = {
     "sagas": _sagas,
     "cluster": _cluster,
     "registry": _registry,
+    "telemetry": _telemetry,
 }
 """What can be measured alone, in the order of a run."""
 

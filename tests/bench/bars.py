@@ -23,6 +23,9 @@ DISPATCHED: Final = 50.0
 HEARD: Final = {"node": 10.0, "database": 3.0}
 """Per cent of a core."""
 
+TELEMETRY: Final = {"log lines": 0.05, "traces of one saga in ten": 0.15}
+"""What may be lost of the sagas a second, as a part of those without."""
+
 OK, BELOW, INVALID = 0, 1, 2
 """Exit codes: every bar is reached; one is not; the peers say that this machine was not fit to measure on."""
 
@@ -115,6 +118,12 @@ def fit(dbos: float, celery: float) -> str | None:
         f"DBOS does {ratio:.2f} of what Celery does, {stray:+.0%} from the known {DBOS_TO_CELERY:.2f}:"
         " something else was at work on this machine"
     )
+
+
+def observed(what: str, without: float, with_it: float) -> Bar:
+    """Sagas a second at saturation, without and with what people look at afterwards."""
+    lost = 1 - with_it / without
+    return Bar(f"{what} cost less than {TELEMETRY[what]:.0%} of throughput", f"{lost:+.1%}", lost < TELEMETRY[what])
 
 
 def exit_code(bars: Sequence[Bar], unfit: str | None) -> int:

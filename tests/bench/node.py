@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,6 +20,7 @@ from orchestrix.engine.requests import StartedSaga, StartRequest
 from orchestrix.node import Node
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart
+from orchestrix.telemetry import logs, sinks
 from tests.bench.control import PORT, Answer, Order
 from tests.bench.product import ROOT
 
@@ -134,5 +134,6 @@ async def _obey(inside: Inside, url: str | None) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
+    sinks.install()
+    logs.setup(load(file=read(ROOT / NAME, "bench")).log, node="bench", role="node")
     asyncio.run(serve())

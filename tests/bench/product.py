@@ -63,11 +63,12 @@ def middle(results: Sequence[Result]) -> Result:
 
 class Product:
     """One node, one worker and one HTTP client over one database. `clients` is how many act at once at saturation.
+    `more` are variables of the node and the worker.
 
     Each run raises `WrongResult` if its sagas are not all there, once.
     """
 
-    def __init__(self, servers: Servers, database: str) -> None:
+    def __init__(self, servers: Servers, database: str, more: Mapping[str, str] | None = None) -> None:
         self._servers = servers
         self._database = database
         self._runs = 0
@@ -77,6 +78,7 @@ class Product:
             "ORCHESTRIX_BROKER_URL": servers.rabbit.url(database),
             "ORCHESTRIX_GIT__PROVIDER": "none",
             "ORCHESTRIX_REGISTRATION__PROVIDER": "none",
+            **(more or {}),
         }
         self._worker = spawn(servers, "worker", [str(Path(sys.executable).with_name("orchestrix")), "worker"], env)
         self._node = spawn(servers, "node", [sys.executable, "-m", "tests.bench.node"], {**env, **self._inside.env})
@@ -161,9 +163,9 @@ class Product:
 
 
 @contextmanager
-def product(servers: Servers, database: str) -> Iterator[Product]:
+def product(servers: Servers, database: str, more: Mapping[str, str] | None = None) -> Iterator[Product]:
     """A running product, warmed up."""
-    one = Product(servers, database)
+    one = Product(servers, database, more)
     try:
         one.inside(500, 50)
         yield one

@@ -17,8 +17,9 @@ from tests.servers.rabbit import RabbitServer
 from tests.servers.run import Run
 from tests.servers.sql import change_databases
 
-HOSTS: Final = ("ours", "million", "celery")
-DATABASES: Final = ("ours", "million", "celery", "dbos")
+TELEMETRY: Final = ("telemetry0", "telemetry1", "telemetry2")
+HOSTS: Final = ("ours", "million", "celery", *TELEMETRY)
+DATABASES: Final = ("ours", "million", "celery", "dbos", *TELEMETRY)
 _DURABLE: Final = ("fsync", "synchronous_commit", "full_page_writes")
 
 
@@ -80,7 +81,7 @@ def _started(run: Run) -> Servers:
     found.rabbit.change_vhosts(HOSTS, [])
     change_databases(found.postgres.url(), DATABASES, [])
     _check_durable(found)
-    for name in ("ours", "million"):
+    for name in ("ours", "million", *TELEMETRY):
         asyncio.run(migrator.upgrade(found.postgres.url(name)))
     return found
 

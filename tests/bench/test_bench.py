@@ -57,6 +57,13 @@ def test_memory_and_the_hot_path_have_a_margin() -> None:
     assert not bars.stored(1_000_000, 1.0, 1.11).kept
 
 
+def test_what_is_observed_has_a_margin() -> None:
+    assert bars.observed("log lines", 1000.0, 951.0).kept
+    assert not bars.observed("log lines", 1000.0, 950.0).kept
+    assert bars.observed("traces of one saga in ten", 1000.0, 851.0).kept
+    assert not bars.observed("traces of one saga in ten", 1000.0, 849.0).kept
+
+
 def test_a_leader_is_followed_in_time() -> None:
     assert bars.led("killed", 999.9).kept
     assert not bars.led("killed", 1000.0).kept
