@@ -58,7 +58,7 @@ class LocalStore:
     def write(self, spans: Sequence[StoredSpan]) -> None:
         """Stores them. Raises `OSError` or `sqlite3.Error` if they are lost; the next call tries anew.
 
-        A file that is damaged, or no store of this form, is set aside, and a new one is begun.
+        A file that is damaged, or no store of this form, is renamed, and a new one is made.
         """
         rows = [_row(one) for one in spans]
         try:
@@ -67,7 +67,7 @@ class LocalStore:
             self.close()
             if not _is_damage(error):
                 raise
-            self._set_aside(error)
+            self._rename_damaged(error)
             self._write(rows)
 
     def close(self) -> None:
@@ -131,12 +131,12 @@ class LocalStore:
                     connection.execute(statement)
         return connection
 
-    def _set_aside(self, error: Exception) -> None:
+    def _rename_damaged(self, error: Exception) -> None:
         """The file gets another name, unless another process has just begun a new one."""
         if self._inode != _inode(self._path):
             return
         aside = self._path.with_name(f"{self._path.name}.damaged")
-        log.warning("%s cannot be used (%s): it is now %s, and recent traces begin anew", self._path, error, aside.name)
+        log.warning("%s cannot be used (%s): renamed to %s, and a new file is started", self._path, error, aside.name)
         os.replace(self._path, aside)
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
