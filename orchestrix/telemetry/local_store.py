@@ -56,7 +56,7 @@ class LocalStore:
         self._inode: int | None = None
 
     def write(self, spans: Sequence[StoredSpan]) -> None:
-        """Stores them. Raises `OSError` or `sqlite3.Error` if they are lost; the next call tries anew.
+        """Stores them. Raises `OSError` or `sqlite3.Error` if they are lost; the next call opens the file again.
 
         A file that is damaged, or no store of this form, is renamed, and a new one is made.
         """
