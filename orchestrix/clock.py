@@ -101,7 +101,8 @@ def uuid7() -> str:
         if _sequence > 0xFFF:
             _last_ms, _sequence = _last_ms + 1, 0
     value = (_last_ms & 0xFFFFFFFFFFFF) << 80 | 0x7 << 76 | _sequence << 64 | 0x2 << 62 | (noise & 0x3FFFFFFFFFFFFFFF)
-    return str(UUID(int=value))
+    text = f"{value:032x}"  # a third of the time that UUID takes
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def named_uuid(*parts: bytes) -> str:

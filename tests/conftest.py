@@ -15,7 +15,7 @@ from tests import forks
 from tests.ledger import Ledger
 from tests.otlp import OtlpReceiver, otlp_receiver
 from tests.processes import Processes
-from tests.servers import lookup, shared, sql
+from tests.servers import lookup, shared, sql, templates
 from tests.servers.base import Server
 from tests.servers.host import ServerHost
 from tests.servers.maria import MariaServer
@@ -166,6 +166,41 @@ def mariadb_url(mariadb_server: Database, _mariadb_databases: Pool) -> Iterator[
 def sqlite_url(tmp_path: Path) -> str:
     """`sqlite+aiosqlite:///…` of a file that does not exist yet."""
     return f"sqlite+aiosqlite:///{tmp_path / 'test.db'}"
+
+
+# The same with all tables: one database for all tests of this process, where a new one would cost half a second.
+
+
+@pytest.fixture(scope="session")
+def postgresql_tables(postgres_server: Database, _postgres_databases: Pool) -> Iterator[str]:
+    """The database of `postgres_store`, with what the test before has left in it."""
+    with shared.lent(_postgres_databases) as name:
+        yield templates.upgraded(postgres_server.url(name))
+
+
+@pytest.fixture(scope="session")
+def mariadb_tables(mariadb_server: Database, _mariadb_databases: Pool) -> Iterator[str]:
+    """The database of `mariadb_store`, with what the test before has left in it."""
+    with shared.lent(_mariadb_databases) as name:
+        yield templates.upgraded(mariadb_server.url(name))
+
+
+@pytest.fixture
+def postgres_store(postgresql_tables: str) -> str:
+    """`postgresql+asyncpg://…` of a database with all tables, for what lies in this process and ends with the test."""
+    return sql.emptied(postgresql_tables)
+
+
+@pytest.fixture
+def mariadb_store(mariadb_tables: str) -> str:
+    """`mysql+asyncmy://…` of the same."""
+    return sql.emptied(mariadb_tables)
+
+
+@pytest.fixture
+def sqlite_store(sqlite_url: str) -> str:
+    """`sqlite+aiosqlite:///…` of the same, in a file of the test's own."""
+    return templates.upgraded(sqlite_url)
 
 
 # Servers that a test may stop, kill and freeze.

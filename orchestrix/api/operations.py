@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from orchestrix.api import problems
 from orchestrix.api.answers import Answer, AnswerPage, respond
@@ -72,6 +74,7 @@ class Call:
 
 
 Handler = Callable[..., Awaitable[Answer | Response]]
+_Answering = Callable[[Request], Awaitable[Response]]
 Refusal = Callable[[Exception, Any], problems.Problem | None]
 """The problem that an error of the handler is, by what the path named; None for one that is reported as everywhere."""
 
@@ -172,16 +175,31 @@ def _is(hint: Any, model: type[BaseModel]) -> bool:
 
 
 def add(app: FastAPI, context: ApiContext, authenticator: Authenticator, operations: Sequence[Operation]) -> None:
-    """Serves the operations to the clients that `authenticator` admits, and to executors what is for them."""
+    """Serves the operations to the clients that `authenticator` admits, and to executors what is for them.
+
+    What executors call is found first: most requests are their heartbeats, and the router tries one route after the
+    other.
+    """
     executors = authenticator.with_more(context.registry.tokens)
-    for one in operations:
-        endpoint = _endpoint(context, executors if one.executors else authenticator, one)
-        app.add_api_route(one.path, endpoint, methods=[one.method], name=one.name, include_in_schema=False)
+    for one in sorted(operations, key=lambda one: not one.executors):
+        endpoint = _Endpoint(_endpoint(context, executors if one.executors else authenticator, one))
+        route = Route(one.path, endpoint, name=one.name, include_in_schema=False)
+        route.methods = {one.method}  # given to the route, GET would bring HEAD with it, also to streams
+        app.router.routes.append(route)
 
 
-def _endpoint(
-    context: ApiContext, authenticator: Authenticator, one: Operation
-) -> Callable[[Request], Awaitable[Response]]:
+class _Endpoint:
+    """The function as an ASGI application, without FastAPI's dependencies and responses, of which it needs none."""
+
+    def __init__(self, answer: _Answering) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
+def _endpoint(context: ApiContext, authenticator: Authenticator, one: Operation) -> _Answering:
     handler, of, query, body = one.handler, one.of, one.query, one.body if one.writes_body else None
     asks = query is not None and bool(query.model_fields)
     read = read_object if body is not None and needs_body(body) else read_perhaps

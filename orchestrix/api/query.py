@@ -127,6 +127,7 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, Field(json_schema_extra={"minLength": 1, "pattern": VISIBLE})]
 Cursor = Annotated[str, Field(json_schema_extra={"format": "cursor", "minLength": 1})]
 NameText = Annotated[str, Field(max_length=MAX_NAME_LENGTH, json_schema_extra={"minLength": 1, "pattern": VISIBLE})]
+Prefix = Annotated[str, Field(max_length=MAX_NAME_LENGTH, json_schema_extra={"pattern": VISIBLE})]
 Instant = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 Duration = Annotated[
     float,

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 
 from orchestrix.cli.exit_codes import USAGE
 from orchestrix.cli.nouns import TABLE
+from orchestrix.cli.syntax.declarations import CommandGroup
 from orchestrix.cli.syntax.parsing import CONFIG, EXIT_CODES, Parser, add_commands
 from orchestrix.version import VERSION
 
@@ -44,6 +45,9 @@ def made(words: Collection[str] | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--completion", action=_Completion, choices=("bash", "zsh"), help=_COMPLETION)
     parser.add_argument(*CONFIG.flags, help=CONFIG.about, **CONFIG.more)
     add_commands(parser, TABLE, words)
+    for group in TABLE:
+        for command in group.commands if isinstance(group, CommandGroup) else ():
+            parser.groups.setdefault(command.name, []).append(group.name)
     return parser
 
 

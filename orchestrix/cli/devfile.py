@@ -89,7 +89,8 @@ def running(folder: Path) -> DevFile | None:
     if found is not None and not alive(folder, found.pid):
         raise Unavailable(
             f"the `orchestrix dev` of this folder (process {found.pid}) was killed or has crashed: "
-            "start it again with `orchestrix dev`, or set the addresses by options or ORCHESTRIX_ variables"
+            "start it again with `orchestrix dev`, or set the addresses by options or ORCHESTRIX_ variables (if it "
+            "dies each time, a handler kills it: start it without that module in `workers`, and `cancel` what is stuck)"
         )
     return found
 

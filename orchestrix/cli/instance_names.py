@@ -18,6 +18,8 @@ APP: Final = "app"
 MAX_ID: Final = 2**53 - 1
 _ID: Final = "id:"
 _NAME: Final = "name:"
+_STEPS: Final = (".", "..")
+"""Names that would be steps within a path if they stood there as they are. No saga has one of them."""
 _KINDS: Final = {"name": "schedule", "app": "group"}
 
 
@@ -93,6 +95,11 @@ def base(saga: str) -> str:
     return "/apps" if saga == APP else f"/sagas/{quoted(saga, 'saga')}"
 
 
+def command_of(saga: str, verb: str, id: object) -> str:
+    """The line to type that does `verb` to an instance."""
+    return f"orchestrix apps {verb} {id}" if saga == APP else f"orchestrix sagas {verb} {saga} {id}"
+
+
 def path_of(arguments: argparse.Namespace, template: str) -> str:
     """The template with the arguments in its fields; `{base}` is where the instances of the saga are."""
     given = vars(arguments)
@@ -103,8 +110,10 @@ def path_of(arguments: argparse.Namespace, template: str) -> str:
 
 def quoted(text: str, what: str) -> str:
     """`text` as one part of a path. Raises `Invalid` for what cannot be one."""
-    if text in ("", ".", ".."):
+    if not text or (what == "saga" and text in _STEPS):
         raise Invalid(f"{text!r} is no name of a {_KINDS.get(what, what)}")
+    if text in _STEPS:
+        return text.replace(".", "%2E")
     try:
         return quote(text, safe="")
     except UnicodeEncodeError as wrong:

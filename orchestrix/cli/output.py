@@ -20,6 +20,8 @@ SENTENCE_COLUMNS = 24
 SHORT_COLUMNS = 10
 """Columns of the terminal up to which a cell is cut last, as are states: an age, a number."""
 _STATE: Final = re.compile(r"[A-Z][A-Z0-9_]*|-")
+ID_COLUMNS = 36
+"""Columns of the terminal that an id takes, which is never cut. What begins with longer ones begins with names."""
 NARROWEST = 6
 """Columns of the terminal that a cell keeps however narrow that is."""
 _STATE_COLOURS = {
@@ -102,7 +104,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | 
     """Columns two spaces apart, numbers as they come, states in colour.
 
     What is wider than so many `columns` of the terminal is cut: sentences and other long cells in turn, but states and
-    short ones only where that is not enough; the first column is whole.
+    short ones only where that is not enough. The first column is whole, unless it has names longer than an id.
     """
     lines = [list(headers), *([cell(value) for value in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(headers))]
@@ -113,12 +115,15 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | 
         others = [
             place for place, wide in enumerate(widths) if place not in (0, *sentences, *states) and wide > SHORT_COLUMNS
         ]
+        names = [0] if widths[0] > ID_COLUMNS else []
+        _narrow(widths, room, names, max(ID_COLUMNS, room // 2))
         _narrow(widths, room, sentences, SENTENCE_COLUMNS)
         _narrow(widths, room, others, SHORT_COLUMNS)
         _narrow(widths, room, sentences, SENTENCE_COLUMNS * 2 // 3)
         _narrow(widths, room, others)
         _narrow(widths, room, sentences)
         _narrow(widths, room, range(1, len(widths)))
+        _narrow(widths, room, names, SHORT_COLUMNS)
         lines = [[cut(text, wide) for text, wide in zip(line, widths, strict=True)] for line in lines]
     return "\n".join(_line(line, widths) for line in lines)
 

@@ -12,7 +12,7 @@ _COMMANDS: Final = {"set-deadline": "deadlines extend", "cancel-deadline": "dead
 _IF_MATCH: Final = re.compile(r'send If-Match: "(\d+)"')
 _ARRAY: Final = re.compile(r"(--[a-z-]+) must be an array of ")
 """An option that is given once for each item has no array."""
-_RETRY: Final = re.compile(r"[:.,; ]+(?:try|retry) again$|[:.,; ]+retry$", re.IGNORECASE)
+_RETRY: Final = re.compile(r"[:.,; ]+(?:try|retry) again$|[:.,; ]+retry(?: in [0-9]+ s)?$", re.IGNORECASE)
 
 
 def sentence(problem: Mapping[str, Any], status: int, flags: Mapping[str, str], retry_after: str | None) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome
 from orchestrix.broker.topology import EVENTS, UNROUTED, dead_letters_of
+from orchestrix.dead_letters import spans
 from orchestrix.dead_letters.parse import DELIVERY_LIMIT, UNROUTED_REASON, ParsedDeadLetter, parse, republished
 from orchestrix.dead_letters.quota import DeadLetterQuota
 from orchestrix.dead_letters.redrive import CORRELATION_LIMIT_BYTES, insert_rows, row_of, taken_ids, text_within
@@ -29,6 +30,7 @@ from orchestrix.saga.definition import STEP_FAILED
 from orchestrix.saga.messages import MAX_BODY, Command, UnreadableMessage, dump
 from orchestrix.saga.messages import command as read_command
 from orchestrix.saga.state import ORCHESTRATOR
+from orchestrix.telemetry.trace_context import context_in
 
 log = logging.getLogger("orchestrix.dead_letters")
 
@@ -244,6 +246,7 @@ class DeadLetterCollector:
             row_of(one, self._catalog, now, taken=taken, body=dead[one.id].delivery.body)  # also one too long to store
             for one in again
         ]
+        rows = spans.redrive(tx, list(zip(again, rows, strict=True)))
         return AutomaticRedrives(
             [*rows, *(row for one in found if (row := self._failure_of(dead[one.id])) is not None)], again
         )
@@ -265,7 +268,7 @@ class DeadLetterCollector:
             command = read_command(parsed.delivery.body)
         except UnreadableMessage:
             return None
-        dead_letter = parsed.dead_letter
+        dead_letter, context = parsed.dead_letter, context_in(parsed.dead_letter.headers)
         id = clock.named_uuid(dead_letter.id.encode(), dead_letter.recorded_at.isoformat().encode())
         return OutboxRow(
             id=id,
@@ -280,6 +283,8 @@ class DeadLetterCollector:
             body=dump(_failure(id, command)),
             timeout_ms=0,
             created_at=dead_letter.recorded_at,
+            traceparent=None if context is None else context.traceparent,
+            tracestate=None if context is None else context.tracestate,
         )
 
     def _audited(self, dead_letter: DeadLetter) -> AuditRow:

@@ -17,6 +17,7 @@ from orchestrix.persistence.dead_letters import DeadLetter, kept
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import STEP_FAILED
 from orchestrix.saga.messages import MAX_BODY, MAX_ID
+from orchestrix.telemetry.trace_context import context_in
 
 DELIVERY_LIMIT: Final = "delivery_limit"
 """The broker's reason for a message that was redelivered too often: no handler has judged it."""
@@ -272,7 +273,10 @@ def _times(delivery: Delivery) -> int:
 
 
 def _headers(headers: Mapping[str, object]) -> dict[str, Any]:
-    """A client's headers; those that are too many are kept only as far as they say why the message is dead."""
+    """A client's headers; those that are too many are kept only as far as they say why the message is dead, and what
+    it followed from."""
     if len(repr(headers)) <= _HEADERS_LIMIT_BYTES:
         return dict(headers)
-    return {name: str(headers[name])[:500] for name in ("x-reason", "x-first-death-reason") if name in headers}
+    context = context_in(headers)
+    reasons = {name: str(headers[name])[:500] for name in ("x-reason", "x-first-death-reason") if name in headers}
+    return reasons if context is None else {**context.headers, **reasons}

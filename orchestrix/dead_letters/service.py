@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from orchestrix import crash
+from orchestrix.dead_letters import spans
 from orchestrix.dead_letters.collector import REDRIVE
 from orchestrix.dead_letters.parse import corrected
 from orchestrix.dead_letters.redrive import NotSendable, insert_rows, row_of, taken_ids
@@ -216,7 +217,7 @@ class DeadLetterService:
         rows, refused = await self._rows(tx, [one for one in found_letters if one.redriven_at is None])
         if rows:
             sent = [dead_letter for dead_letter in found_letters if dead_letter.id in rows]
-            await insert_rows(tx, rows.values())
+            await insert_rows(tx, spans.redrive(tx, [(one, rows[one.id]) for one in sent]))
             await dead_letters.redriven(tx, list(rows), self._database.now())
             await audit.insert(tx, [self._audited(REDRIVE, dead_letter, by) for dead_letter in sent])
             found_letters = await dead_letters.lock(tx, ids)

@@ -100,7 +100,7 @@ class SagaControl:
             self._relay.notify()
             self._watch.committed([acted.instance])
             self._on_commit([acted.instance])
-            saga_log.committed([acted.instance])
+            saga_log.changed(None, acted)
         return acted
 
     async def _write_keyed(self, tx: Transaction, action: Action, key: IdempotencyKey | None) -> ActionResult:

@@ -10,6 +10,7 @@ from typing import Final
 
 from orchestrix.broker.port import Consumer, Delivery
 from orchestrix.engine import saga_spans
+from orchestrix.outbox import saga_log
 from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.persistence.sagas.ignored_messages import IgnoredMessage
 from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
@@ -107,6 +108,20 @@ def end_spans(verdicts: Verdicts) -> None:
     for one, reason in [(one, ignored.reason) for one, ignored in verdicts.ignored] + verdicts.held:
         saga_spans.describe_ignored(one.span, one.saga.name, one.event, reason)
         one.span.end()
+
+
+def of_no_app(span: Span, delivery: Delivery, event: Event) -> None:
+    """The span and the log line of an event whose app does not exist."""
+    saga_spans.unknown_event(span, delivery, UNKNOWN_APP.reason)
+    saga_log.ignored(event, UNKNOWN_APP.reason)
+
+
+def log_verdicts(verdicts: Verdicts) -> None:
+    """The log lines of what has been committed."""
+    for one, before, moved in verdicts.moves:
+        saga_log.changed(before, moved, context=one.span.context, worker=one.event.worker)
+    for one, ignored in verdicts.ignored:
+        saga_log.ignored(one.event, ignored.reason)
 
 
 def ignored_rows(verdicts: Verdicts, now: datetime) -> list[IgnoredMessage]:

@@ -23,6 +23,8 @@ from orchestrix.engine.event_batch import (
     end_spans,
     firsts,
     ignored_rows,
+    log_verdicts,
+    of_no_app,
     of_pair,
     read,
 )
@@ -31,7 +33,6 @@ from orchestrix.engine.job_steps import JobSteps
 from orchestrix.engine.step_starts import QueueProgress, begun_by
 from orchestrix.errors import ConflictError, RetryableError, SchemaMismatch
 from orchestrix.lifecycle import Loop, WakeSignal, backoff
-from orchestrix.outbox import saga_log
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.outbox.rows import rows_of
 from orchestrix.persistence import outbox
@@ -190,7 +191,7 @@ class EventListener:
             saga = self._catalog.saga(cause.saga)
         if saga is None:
             self.counts[UNKNOWN_APP.reason] += 1
-            saga_spans.unknown_event(span, delivery, UNKNOWN_APP.reason)
+            of_no_app(span, delivery, failure)
             await self._settle(consumer, [delivery], [(delivery, UNKNOWN_APP.reason)])
         else:
             await self._take(consumer, [Received(delivery, saga, failure, span)])
@@ -380,9 +381,8 @@ class EventListener:
         await outbox.delete(tx, parked)  # the event says that its step is over: that command is not needed any more
 
     async def _record_ignored(self, tx: Transaction, verdicts: Verdicts) -> None:
-        for one, ignored in verdicts.ignored:
+        for _, ignored in verdicts.ignored:
             self.counts[ignored.reason.split(":")[0]] += 1
-            saga_log.ignored(one.event, ignored.reason)
         if rows := ignored_rows(verdicts, self._database.now()):
             await ignored_messages.add(tx, rows)
 
@@ -397,4 +397,4 @@ class EventListener:
             self._relay.notify()
         self._watch.committed(one.instance for one in moved)
         self._on_commit(one.instance for one in moved)
-        saga_log.committed(one.instance for one in moved)
+        log_verdicts(verdicts)

@@ -173,7 +173,7 @@ class HeldEvents:
             self._relay.notify()
             self._watch.committed([outcome.instance])
             self._on_commit([outcome.instance])
-            saga_log.committed([outcome.instance])
+            saga_log.changed(None, outcome)
         return True
 
     async def _write(self, tx: Transaction, saga: str, id: int) -> SagaTransition | IgnoredEvent | None:

@@ -128,4 +128,5 @@ def _job(instance: Instance, command: Command | None) -> JobRow | None:
         step=command.step if command.undoes_attempt is None else f"{command.step}:undo",
         traceparent=instance.traceparent,
         tracestate=instance.tracestate,
+        trace_head=instance.trace[0],
     )

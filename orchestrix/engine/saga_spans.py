@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Protocol
 
 from orchestrix.broker.port import Delivery
 from orchestrix.engine.requests import StartedSaga, StartRequest, StartResult
+from orchestrix.outbox.saga_log import CommittedChange
 from orchestrix.saga.changes import ENDS_OF_TRIES
 from orchestrix.saga.commands import SagaTransition, pending_command
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.messages import Event, StepStarted
-from orchestrix.saga.state import RETRY, Instance, StateChange
+from orchestrix.saga.state import RETRY, Instance
 from orchestrix.saga.transition import SagaStart
 from orchestrix.telemetry import conventions as names
 from orchestrix.telemetry import tracing
 from orchestrix.telemetry.messaging import begin_process, saga_attributes
 from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context, trace_context
 from orchestrix.telemetry.tracing import Span, SpanLink, Value
-
-
-class Moved(Protocol):
-    """What has become of an instance."""
-
-    @property
-    def instance(self) -> Instance: ...
-
-    @property
-    def history(self) -> tuple[StateChange, ...]: ...
 
 
 def head_of(instance: Instance) -> TraceContext | None:
@@ -126,7 +116,7 @@ def traceparent_of(span: Span) -> str | None:
     return None if span.context is None else span.context.traceparent
 
 
-def describe(span: Span, before: Instance | None, moved: Moved) -> None:
+def describe(span: Span, before: Instance | None, moved: CommittedChange) -> None:
     """The attributes of a span that has moved an instance."""
     if not span.recording:
         return

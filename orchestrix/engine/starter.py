@@ -189,7 +189,7 @@ class SagaStarter:
         self._relay.take(outbox_rows)
         self._watch.committed(one.instance for one in moved)
         self._on_commit(one.instance for one in moved)
-        saga_log.committed(one.instance for one in moved)
+        saga_log.committed((None, one) for one in moved)
 
     async def _with_existing(self, request: StartRequest, result: StartResult) -> StartResult:
         if not isinstance(result, ExistingSaga):

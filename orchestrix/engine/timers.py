@@ -174,7 +174,7 @@ class SagaTimers:
             )
             self._relay.notify()
             self._watch.committed(one.instance for one in woken.moved)
-            saga_log.committed(one.instance for one in woken.moved)
+            saga_log.committed(zip(woken.before, woken.moved, strict=True))
         for burst in woken.bursts:
             log.warning("at least %s of %s timed out within a minute; see `orchestrix doctor`", *_log_values(burst))
         return woken.due

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from orchestrix import crash
@@ -13,7 +14,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_diagnosis import may_wake_leader
 from orchestrix.domain.jobs import JobRow, JobTransition
 from orchestrix.errors import NotFound
-from orchestrix.jobs import outbox_rows, step_results
+from orchestrix.jobs import outbox_rows, spans, step_results
 from orchestrix.jobs.events import StopRequest
 from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditRow
@@ -88,6 +89,7 @@ class JobCanceller:
             raise NotFound(f"there is no job {job_id}")
         moved = rules.cancelled(job, reason, self._database.now())
         if moved.job is not job:
+            moved = replace(moved, job=spans.act(tx, CANCEL, job, moved.job))
             tried = [moved.attempt] if moved.attempt else []
             if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
                 tx.then(self._sent)

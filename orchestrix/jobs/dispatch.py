@@ -10,7 +10,7 @@ from orchestrix import clock, crash
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
-from orchestrix.jobs import outbox_rows
+from orchestrix.jobs import outbox_rows, spans
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import outbox
@@ -81,7 +81,7 @@ class JobDispatcher:
             return []
         crash.point("jobs.dispatch.after_claim")
         now = self._database.now()
-        moved = [rules.dispatched(job, clock.uuid7(), now) for job in due]
+        moved = spans.dispatch(tx, due, [rules.dispatched(job, clock.uuid7(), now) for job in due])
         await jobs.store(
             tx,
             [(before.version, one.job) for before, one in zip(due, moved, strict=True)],

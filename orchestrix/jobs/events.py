@@ -18,13 +18,16 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_diagnosis import may_wake_leader
 from orchestrix.domain.jobs import AttemptStatus, IgnoredStatus, JobAttempt, JobRow, JobTransition
 from orchestrix.errors import RetryableError, SchemaMismatch
-from orchestrix.jobs import log_lines, messages, step_results
+from orchestrix.jobs import log_lines, messages, spans, step_results
 from orchestrix.jobs.log_lines import LogLimit
 from orchestrix.lifecycle import Loop, WakeSignal, backoff
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import job_heartbeats, job_logs, jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
 from orchestrix.saga.messages import UnreadableMessage
+from orchestrix.telemetry import messaging
+from orchestrix.telemetry.conventions import IGNORED, JOB_STATE
+from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -64,6 +67,8 @@ class ChannelBatch:
     deliveries: Sequence[Delivery]
     answer: asyncio.Future[ChannelState] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     events: list[AttemptStatus | JobLogLine] = field(default_factory=list)
+    statuses: list[tuple[AttemptStatus, Delivery]] = field(default_factory=list)
+    """The statuses among them, each with its message."""
     dead: list[tuple[Delivery, str]] = field(default_factory=list)
     again: set[tuple[str, int]] = field(default_factory=set)
     """The log lines, by attempt and number, that the broker redelivers."""
@@ -79,6 +84,7 @@ class BatchResult:
     logs: dict[str, list[JobLogLine]] = field(default_factory=lambda: defaultdict(list))
     stops: list[StopRequest] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
+    spans: list[Span] = field(default_factory=list)
 
 
 class JobEventListener:
@@ -137,7 +143,9 @@ class JobEventListener:
             try:
                 event = messages.read_event(delivery.queue, delivery.body, now)
                 batch.events.append(event)
-                if delivery.redelivered and isinstance(event, JobLogLine):
+                if isinstance(event, AttemptStatus):
+                    batch.statuses.append((event, delivery))
+                elif delivery.redelivered:
                     batch.again.add((event.history_id, event.seq))
             except UnreadableMessage as refused:
                 batch.dead.append((delivery, str(refused)))
@@ -221,6 +229,7 @@ class JobEventListener:
         written.verdicts = {channel_batch.job_id: ChannelState.LOST for channel_batch in batch}
         for channel_batch in mine:
             self._apply_statuses(rows[channel_batch.job_id], channel_batch, written)
+        messaging.end_with_commit(tx.then, written.spans)
         lines = [one for channel_batch in mine for one in channel_batch.events if isinstance(one, JobLogLine)]
         known = await jobs.histories(tx, [line.history_id for line in lines])
         self._apply_log_lines(lines, {**known, **written.attempts}, written)
@@ -245,16 +254,21 @@ class JobEventListener:
 
     def _apply_statuses(self, job: JobRow, batch: ChannelBatch, written: BatchResult) -> None:
         now, before = self._database.now(), job.version
-        statuses = sorted((one for one in batch.events if isinstance(one, AttemptStatus)), key=lambda one: one.seq)
-        for status in statuses:
+        for status, delivery in sorted(batch.statuses, key=lambda one: one[0].seq):
+            span = spans.begin_status(job, delivery, status)
+            written.spans.append(span)
             match rules.reported(job, status, now, clock.uniform(0, 1)):
                 case JobTransition(moved, attempt, stop):
-                    job = moved
+                    job = spans.after_end(job, moved, span.context)
+                    if span.recording:
+                        span.set({JOB_STATE: job.state})
                     if attempt is not None:
                         written.attempts[attempt.history_id] = attempt
                     self._note_stop(job, stop, "another worker had already started it", written)
                 case IgnoredStatus(reason, stop):
                     written.ignored[reason] += 1
+                    if span.recording:
+                        span.set({IGNORED: reason})
                     self._note_stop(job, stop, "this attempt has ended", written)
         if job.version != before:
             written.changed[job.id] = before, job

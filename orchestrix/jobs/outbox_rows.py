@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -18,7 +19,7 @@ from orchestrix.broker.topology import (
     to_json,
 )
 from orchestrix.domain.jobs import JobRow
-from orchestrix.jobs import messages
+from orchestrix.jobs import messages, spans
 from orchestrix.persistence.outbox import OutboxRow
 
 JOBS: Final = "(jobs)"
@@ -27,11 +28,15 @@ _DRAWN: Final = 2**62 - 1
 """The random bits of an id: the others can be those of its neighbour."""
 
 
-def dispatch(job: JobRow, now: datetime) -> OutboxRow:
-    """The job dispatch for a worker, with its queue and those by which the worker answers."""
+def dispatch(job: JobRow, now: datetime, *, again: bool = False) -> OutboxRow:
+    """The job dispatch for a worker, with its queue and those by which the worker answers.
+
+    `again` says that it was published before, in the same trace: its row has an `n` of 1, else of 0.
+    """
     assert job.history_id is not None, "it has just been dispatched"
     declares = job_dispatch(job.queue) + job_channels(job.id)
-    return _row(job.history_id, "job.dispatch", dispatch_queue(job.queue), messages.dispatch(job), job, declares, now)
+    row = _row(job.history_id, "job.dispatch", dispatch_queue(job.queue), messages.dispatch(job), job, declares, now)
+    return replace(row, n=1) if again else row
 
 
 def assigned(job: JobRow, now: datetime) -> OutboxRow:
@@ -67,6 +72,7 @@ def stop(job: JobRow, history_id: str, reason: str) -> Outgoing:
 
 
 def _row(id: str, type: str, queue: str, body: bytes, job: JobRow, declares: Topology, now: datetime) -> OutboxRow:
+    traceparent, tracestate = spans.trace_of(job)
     return OutboxRow(
         id=id,
         saga=JOBS,
@@ -81,6 +87,6 @@ def _row(id: str, type: str, queue: str, body: bytes, job: JobRow, declares: Top
         timeout_ms=0,
         topology=to_json(declares),
         created_at=now,
-        traceparent=job.traceparent,
-        tracestate=job.tracestate,
+        traceparent=traceparent,
+        tracestate=tracestate,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrix.domain.jobs import DISPATCHED, JobRow
-from orchestrix.jobs import outbox_rows
+from orchestrix.jobs import outbox_rows, spans
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.jobs import jobs
@@ -23,7 +23,15 @@ async def redispatch(tx: Transaction, ids: Sequence[str]) -> list[JobRow]:
     found = [job for job in locked.values() if job.state == DISPATCHED]
     now = tx.now()  # its time to begin stays as it was
     sent = [replace(job, version=job.version + 1, updated_at=now, dispatched_at=now) for job in found]
+    sent, follow = spans.redispatch(tx, found, sent)
     await jobs.store(tx, [(before.version, job) for before, job in zip(found, sent, strict=True)])
-    rows = [outbox_rows.dispatch(replace(job, payload=payloads.get(job.id)), now) for job in sent]
+    rows = [
+        outbox_rows.dispatch(
+            replace(follow[job.id], payload=payloads.get(job.id)),
+            now,
+            again=spans.published_again(job, follow[job.id]),
+        )
+        for job in found
+    ]
     await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
     return sent

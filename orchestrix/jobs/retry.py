@@ -9,6 +9,7 @@ from orchestrix import crash
 from orchestrix.domain.job_retry import retried
 from orchestrix.domain.jobs import JobRow
 from orchestrix.errors import NotFound
+from orchestrix.jobs import spans
 from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
@@ -45,6 +46,7 @@ class JobRetrier:
             raise NotFound(f"there is no job {job_id}")
         job = retried(before, self._database.now())
         if job is not before:
+            job = spans.act(tx, RETRY, before, job)
             await jobs.store(tx, [(before.version, job)])
             detail = {"job": job.id, "state": before.state, "attempt": before.attempt}
             await audit.insert(tx, [AuditRow(at=tx.now(), actor=actor, verb=RETRY, reason=reason, detail=detail)])

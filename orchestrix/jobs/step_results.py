@@ -9,6 +9,7 @@ from typing import Any, Final
 from orchestrix import clock
 from orchestrix.broker.topology import EVENTS
 from orchestrix.domain.jobs import CANCELLED, FAILED, SUCCEEDED, JobAttempt, JobRow
+from orchestrix.jobs import spans
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.jobs import jobs
@@ -58,6 +59,7 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
         "causationId": job.id,
         **({"data": job.result or {}} if good else {"error": _error(job, problem)}),
     }
+    traceparent, tracestate = spans.trace_of(job)
     return OutboxRow(
         id=id,
         saga=STEP_RESULTS,
@@ -71,8 +73,8 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
         body=dump(body),
         timeout_ms=0,
         created_at=now,
-        traceparent=job.traceparent,
-        tracestate=job.tracestate,
+        traceparent=traceparent,
+        tracestate=tracestate,
     )
 
 

@@ -15,6 +15,7 @@ from orchestrix.persistence import audit, idempotency
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
+from orchestrix.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,14 @@ class _KeyTaken(ConflictError):
 
 
 def job_of(request: JobRequest, now: datetime) -> JobRow:
-    """The job that `request` asks for, with an id of its own."""
+    """The job that `request` asks for, with an id of its own. It follows from the current span.
+
+    That is the root of its trace too, where its client has named none.
+    """
+    submitted = tracing.current_context()
+    root = (request.traceparent, request.tracestate)
+    if submitted is not None and request.traceparent is None:
+        root = submitted
     return JobRow(
         id=clock.uuid7(),
         queue=request.queue,
@@ -72,8 +80,9 @@ def job_of(request: JobRequest, now: datetime) -> JobRow:
         saga=request.saga,
         instance_id=request.instance_id,
         step=request.step,
-        traceparent=request.traceparent,
-        tracestate=request.tracestate,
+        traceparent=root[0],
+        tracestate=root[1],
+        trace_head=root[0] if submitted is None else submitted.traceparent,
     )
 
 

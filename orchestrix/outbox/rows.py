@@ -87,11 +87,16 @@ def publish_span(row: OutboxRow, *, again: bool) -> Span:
         made_by,
         correlation_id=row.correlation_id,
         made_at=row.created_at,
-        again=again or made_by.span_id == f"{span_id_for(row.id) or 0:016x}",
+        again=again or _sent_before(row) or made_by.span_id == f"{span_id_for(row.id) or 0:016x}",
         attributes=saga_attributes(row.saga, row.instance_id, row.correlation_id)
         if of_saga
         else {CORRELATION_ID: row.correlation_id},
     )
+
+
+def _sent_before(row: OutboxRow) -> bool:
+    """Whether an earlier row of the same id, of a job, was sent in the same trace."""
+    return row.n > 0 and row.saga != REDRIVE_OWNER
 
 
 def message_of(row: OutboxRow, span: Span | None = None) -> Outgoing:

@@ -41,6 +41,7 @@ class NodeListeners:
         self._node = node
         self._host, self._port = host or _EVERYWHERE, port
         self._known: set[Listener] = set()
+        self._called: set[Listener] = set()
         self._ports: set[int] = set()
         """Those at which it listens everywhere."""
         self._interfaces = _LOOPBACK | {_EVERYWHERE}
@@ -68,6 +69,9 @@ class NodeListeners:
 
     def called_at(self, host: str, port: int) -> None:
         """A request came in at this address."""
+        if (host, port) in self._called:
+            return
+        self._called.add((host, port))
         if self._note(host, port):
             self._learned.set()
 

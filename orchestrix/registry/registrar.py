@@ -97,7 +97,7 @@ class Registrar:
         pending = _Pending(heartbeat, clock.monotonic())
         self._queue.append(pending)
         self._arrived.set()
-        await asyncio.shield(pending.answer)
+        await pending.answer  # its own alone: a caller that is gone does not undo the commit
 
     async def deregister(self, executor: Executor, instance: str | None) -> bool:
         """Removes an executor that stops; whether it was registered.

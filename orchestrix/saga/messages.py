@@ -20,6 +20,7 @@ MAX_DATA: Final = 64 * 1024
 MAX_NESTING: Final = 64
 MAX_ID: Final = 2**53
 MAX_EVENT_ID: Final = 255
+MAX_WORKER: Final = 200
 
 
 class UnreadableMessage(OrchestrixError):
@@ -126,7 +127,8 @@ class StepStarted:
 @dataclass(frozen=True, slots=True)
 class Event:
     """A worker's report. `causation_id` is the command's id; `error` is set for `evt.stepFailed` alone; `trace_id` is
-    that of the trace which its headers name. `began_ms_ago` is how long its work took, where it says so."""
+    that of the trace which its headers name. `began_ms_ago` is how long its work took, `worker` who did it, where it
+    says so."""
 
     type: str
     app_id: int
@@ -138,6 +140,7 @@ class Event:
     error: StepError | None = None
     trace_id: str | None = None
     began_ms_ago: int | None = None
+    worker: str | None = None
 
 
 def compact(value: object) -> str:
@@ -165,7 +168,7 @@ def load(body: bytes) -> dict[str, Any]:
         raise UnreadableMessage(f"too-large: {len(body)} bytes, at most {MAX_BODY}")
     try:
         text = body.decode()
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique_fields)
+        value = (json.loads if text.startswith("\ufeff") else _STRICT.decode)(text)  # `loads` names that mark
     except UnicodeDecodeError:
         raise UnreadableMessage("not-utf8") from None
     except RecursionError:
@@ -186,10 +189,7 @@ def event(
     traceparent: object = None,
 ) -> Event:
     """The event in `body`; the routing key names its type. The properties replace what the body leaves out.
-
-    `traceparent` is the header of that name, whatever it holds.
-
-    Raises `UnreadableMessage`.
+    `traceparent` is the header of that name, whatever it holds. Raises `UnreadableMessage`.
     """
     fields = load(body)
     return Event(
@@ -203,6 +203,7 @@ def event(
         error=_error(fields) if routing_key == STEP_FAILED else None,
         trace_id=trace_id(traceparent),
         began_ms_ago=_duration(fields.get("beganMsAgo")),
+        worker=_name(fields.get("worker")),
     )
 
 
@@ -264,7 +265,6 @@ def _json_error_text(text: str) -> str:
 
 
 def _plain(error: BaseException) -> str:
-    """Python's own text, except where it exposes internals."""
     if "set_int_max_str_digits" in str(error):
         return f"a number has more than {sys.get_int_max_str_digits()} digits"
     return str(error)
@@ -286,6 +286,9 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         raise ValueError("a key was given more than once in one object")
     return fields
+
+
+_STRICT: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique_fields)
 
 
 def _check_text(text: str, value: object) -> None:
@@ -369,6 +372,10 @@ def _duration(value: object) -> int | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return int(max(0, min(value, MAX_ID)))
+
+
+def _name(value: object) -> str | None:
+    return value[:MAX_WORKER] if isinstance(value, str) and value and storable(value) else None
 
 
 def _object(fields: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -205,10 +205,10 @@ class Scheduler:
     @staticmethod
     async def _make(tx: Transaction, one: Schedule, firing: Firing) -> tuple[Firing, list[JobRow]]:
         """The jobs of the runs, without those that there was one for already."""
-        kept = await _inserted(tx, one, firing.runs)
+        kept = await runs.insert(tx, one, firing.runs)
         if len(kept) < len(firing.runs):
             missing = [run for run in firing.runs if run not in [made for made, _ in kept]]
-            kept += await _inserted(tx, one, await _already_made(tx, one, missing))
+            kept += await runs.insert(tx, one, await _already_made(tx, one, missing))
         return replace(firing, runs=tuple(run for run, _ in kept)), [job for _, job in kept]
 
     async def _release_waiting_runs(self, tx: Transaction) -> int:
@@ -229,15 +229,6 @@ class Scheduler:
             queued = await schedules.any_queued(connection)
         pause = QUEUED_RUNS_POLL_INTERVAL_S if queued else IDLE_POLL_INTERVAL_S
         return (pause if due is None else min(due, pause)), queued
-
-
-async def _inserted(
-    tx: Transaction, one: Schedule, wanted: Sequence[ScheduledRun]
-) -> list[tuple[ScheduledRun, JobRow]]:
-    """The runs for which there was no job yet, each with its own."""
-    made = runs.made(one, wanted, tx)
-    new = await jobs.insert(tx, made)
-    return [(run, job) for run, job in zip(wanted, made, strict=True) if job.id in new]
 
 
 async def _already_made(tx: Transaction, one: Schedule, missing: Sequence[ScheduledRun]) -> list[ScheduledRun]:

@@ -257,8 +257,8 @@ class ScheduleService:
             before_it = await schedules.unfinished(tx, [before.id])
             stops = await cancel_jobs(tx, dict.fromkeys(before_it, f"run-schedule: {by.reason}"))
             busy = UnfinishedRuns(running=busy.running)
-        new = runs.made(before, [ScheduledRun(None, queued=not busy.free)], tx, by.actor)
-        await jobs.insert(tx, new)
+        run = ScheduledRun(None, queued=not busy.free)
+        new = [job for _, job in await runs.insert(tx, before, [run], by.actor)]
         await schedules.store(tx, before, replace(before, last_job_id=new[0].id))
         await _audit(tx, "run-schedule", before, by, {"job": new[0].id})
         return _Done(before, new, stops)
@@ -277,8 +277,7 @@ class ScheduleService:
         new: list[JobRow] = []
         if wanted and not dry_run:
             busy = (await schedules.busy(tx, [before.id]))[before.id]
-            new = runs.made(before, in_turn(wanted, busy), tx, by.actor)
-            await jobs.insert(tx, new)
+            new = [job for _, job in await runs.insert(tx, before, in_turn(wanted, busy), by.actor)]
             between = {"from": span[0].isoformat(), "to": span[1].isoformat(), "jobs": len(new)}
             await _audit(tx, "backfill-schedule", before, by, between)
         made = tuple(job.id for job in new)

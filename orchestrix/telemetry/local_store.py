@@ -56,9 +56,9 @@ class LocalStore:
         self._inode: int | None = None
 
     def write(self, spans: Sequence[StoredSpan]) -> None:
-        """Stores them. Raises `OSError` or `sqlite3.Error` if they are lost; the next call opens the file again.
+        """Stores them. Raises `OSError` or `sqlite3.Error` if they are lost; the next call tries again.
 
-        A file that is damaged, or no store of this form, is renamed, and a new one is made.
+        A file that is damaged, or no store of this form, is set aside, and replaced by a new one.
         """
         rows = [_row(one) for one in spans]
         try:
@@ -67,7 +67,7 @@ class LocalStore:
             self.close()
             if not _is_damage(error):
                 raise
-            self._rename_damaged(error)
+            self._set_aside(error)
             self._write(rows)
 
     def close(self) -> None:
@@ -131,12 +131,17 @@ class LocalStore:
                     connection.execute(statement)
         return connection
 
-    def _rename_damaged(self, error: Exception) -> None:
+    def _set_aside(self, error: Exception) -> None:
         """The file gets another name, unless another process has just begun a new one."""
         if self._inode != _inode(self._path):
             return
         aside = self._path.with_name(f"{self._path.name}.damaged")
-        log.warning("%s cannot be used (%s): renamed to %s, and a new file is started", self._path, error, aside.name)
+        log.warning(
+            "%s cannot be used (%s): it is now %s, and a new file keeps the traces from now on",
+            self._path,
+            error,
+            aside.name,
+        )
         os.replace(self._path, aside)
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):

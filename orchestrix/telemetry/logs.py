@@ -19,6 +19,7 @@ from typing import Any, Final, TextIO
 from orchestrix.config.settings import LogSettings
 from orchestrix.telemetry import sinks
 from orchestrix.telemetry.correlation import correlation_id
+from orchestrix.telemetry.tracing import current_context
 
 # Libraries log each of their messages and statements at info.
 _TALKATIVE: Final = (
@@ -83,8 +84,8 @@ class JsonFormatter(logging.Formatter):
         self._identity = {"node_id": node, "role": role, **({"worker_id": worker} if worker is not None else {})}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Fields: level, time (RFC 3339, UTC), logger, message, correlation_id, node_id, role, worker_id, `extra`,
-        exception.
+        """Fields: level, time (RFC 3339, UTC), logger, message, correlation_id, node_id, role, worker_id, trace_id and
+        span_id of what the line is about or is written in, `extra`, exception.
         """
         extras = extras_of(record)
         line: dict[str, Any] = {
@@ -95,6 +96,8 @@ class JsonFormatter(logging.Formatter):
             "correlation_id": extras.pop("correlation_id", None) or correlation_id(),
             **self._identity,
         }
+        if "trace_id" not in extras and (context := current_context()) is not None:
+            line |= {"trace_id": context.trace_id, "span_id": context.span_id}
         line.update((name, value) for name, value in extras.items() if name not in line)
         if record.exc_info and record.exc_info[1]:
             line["exception"] = "".join(traceback.format_exception(record.exc_info[1]))

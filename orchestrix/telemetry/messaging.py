@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -146,6 +146,17 @@ def _moment(seconds: float | None) -> datetime | None:
         return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, OSError, ValueError):
         return None
+
+
+def end_with_commit(then: Callable[[Callable[[], None]], None], spans: Sequence[Span]) -> None:
+    """Begins the span of the commit for all of them. It and they end after that; a rollback leaves none of them.
+
+    `then` lets something be called after the commit, as `Transaction.then` does.
+    """
+    kept = [one for one in spans if one.recording]
+    if kept:
+        for one in (begin_commit([span.context for span in kept]), *kept):
+            then(one.end)
 
 
 def _milliseconds_since(then: datetime) -> float:

@@ -117,12 +117,12 @@ class SpanBatches(SpanProcessor):
         while not self._stopping:
             self._wake.wait(self._limits.delay_s)
             self._wake.clear()
-            self._send_queued()
-        self._send_queued()
+            self._export_all()
+        self._export_all()
         if not self._abandoned:
             self._exporter.close()
 
-    def _send_queued(self) -> None:
+    def _export_all(self) -> None:
         flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
         while self._queue and not self._abandoned:
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._limits.batch))]

@@ -151,5 +151,5 @@ async def registry(
     world.system.upgrade()
     made = RegistryWorld(world, executors, times)
     yield made
-    await made.http.aclose()
+    await made.close()
     world.close()

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.documents import ROOT, block
 from tests.fault.proxy import Proxy
@@ -111,6 +113,17 @@ class RegistryWorld:
         self.running: dict[Address, Process] = {}
         self._executors = executors
         self.http = httpx.AsyncClient(trust_env=False, timeout=30)
+        self._database = create_async_engine(world.system.database_url, pool_size=1, max_overflow=0)
+
+    async def close(self) -> None:
+        """Closes the test's own connections."""
+        await self.http.aclose()
+        await self._database.dispose()
+
+    async def sql(self, query: str) -> list[Any]:
+        """The rows of a query. Its one connection is kept: while the database hangs, those of the nodes fill it."""
+        async with self._database.connect() as connection:
+            return list((await connection.execute(text(query))).all())
 
     async def up(self) -> None:
         """Starts the nodes."""
@@ -176,16 +189,16 @@ class RegistryWorld:
     async def rows(self) -> dict[Address, Row]:
         """The registrations in the database."""
         query = "SELECT registry_value, instance, first_seen, update_time FROM job_registry"
-        return {row.registry_value: dict(row._mapping) for row in await self.world.sql(query)}
+        return {row.registry_value: dict(row._mapping) for row in await self.sql(query)}
 
     async def removed(self) -> list[tuple[Address, str]]:
         """Who was removed and why, in the order of time."""
-        found = await self.world.sql("SELECT registry_value, reason FROM registry_removed ORDER BY id")
+        found = await self.sql("SELECT registry_value, reason FROM registry_removed ORDER BY id")
         return [(row[0], row[1]) for row in found]
 
     async def all_beat(self, addresses: Collection[Address], *, within: float) -> None:
         """Waits until a heartbeat of each has come after now."""
-        since = (await self.world.sql("SELECT now() AS now"))[0].now
+        since = (await self.sql("SELECT now() AS now"))[0].now
 
         async def heard() -> bool:
             rows = await self.rows()
@@ -207,7 +220,7 @@ class RegistryWorld:
         async def gone() -> Any:
             query = "SELECT extract(epoch FROM removed_at - last_seen)::float FROM registry_removed WHERE"
             where = f" reason = 'silent' AND registry_value = '{address}'"
-            return address not in await self.rows() and await self.world.sql(query + where)
+            return address not in await self.rows() and await self.sql(query + where)
 
         latest = self.times.dead + self.times.sweep + SLACK_S + after
         ((silence,),) = await eventually(gone, deadline=latest, every=0.1, message=f"{address} is removed")

@@ -20,7 +20,7 @@ from tests.processes import Processes
 from tests.servers import shared, templates
 from tests.servers.names import Pool
 from tests.servers.shared import Broker, Database
-from tests.servers.sql import emptied, run_sql
+from tests.servers.sql import emptied
 from tests.support import eventually
 
 DATABASES: Final = ("postgresql", "mariadb", "sqlite")
@@ -52,7 +52,7 @@ def database_url(database: str, request: pytest.FixtureRequest) -> Iterator[str]
     """The address of the case's database, which is emptied when the processes have gone."""
     url: str = request.getfixturevalue(database)
     yield url
-    run_sql(url, *emptied())
+    emptied(url)
 
 
 @pytest.mark.req("S3-40", "S3-52", "S3-53", "S3-54", "S3-55")

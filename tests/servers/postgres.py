@@ -20,8 +20,8 @@ _SETTINGS = {
     "shared_buffers": "32MB",
     "max_connections": "200",
 }
-# A server that tests kill, to count what survives, keeps them as they come.
-_NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
+# A server that tests kill, to count what survives, keeps them as they come. The others' databases live for seconds.
+_NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
 
 
 def find() -> Path | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ from orchestrix.api.problems import Problem, is_stream
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN: Final = frozenset({"same-origin", "none"})
 """What `Sec-Fetch-Site` says of the API's own pages, and of what a person typed."""
+MOST_HOSTS: Final = 64
+"""Hosts that are kept as they were read: clients send one and the same all the time."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -88,6 +91,7 @@ def _parts(host: str) -> tuple[str, str]:
     return ((parts.hostname or "").removesuffix("."), port) if plain else ("", "")
 
 
+@lru_cache(MOST_HOSTS)
 def _place(host: str) -> tuple[str, str]:
     """`_parts` with an address in its canonical form: one of IPv6 can be written in many ways (RFC 5952)."""
     name, port = _parts(host)
@@ -97,6 +101,7 @@ def _place(host: str) -> tuple[str, str]:
         return name, port
 
 
+@lru_cache(MOST_HOSTS)
 def _is_loopback(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):  # RFC 6761, 6.3: no name server answers for it
         return True

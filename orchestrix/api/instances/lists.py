@@ -14,7 +14,7 @@ from orchestrix.api.answers import JSON
 from orchestrix.api.instances.kinds import InstanceKind
 from orchestrix.api.operations import Call
 from orchestrix.api.problems import bad_parameter
-from orchestrix.api.query import Flag, Instant, NameText, Paging, Text
+from orchestrix.api.query import Flag, Instant, NameText, Paging, Prefix, Text
 from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.instances import InstanceFilter
 from orchestrix.saga.messages import dump
@@ -35,7 +35,9 @@ class InstanceQuery(Paging):
     created_by: NameText | None = Field(None, description="Only what this person started.")
     created_after: Instant | None = Field(None, description="Only what was started after this time.")
     created_before: Instant | None = Field(None, description="Only what was started before this time.")
-    q: NameText | None = Field(None, description="Only where the name begins so. Upper and lower case differ.")
+    q: Prefix | None = Field(
+        None, description="Only where the name begins so; all when empty. Upper and lower case differ."
+    )
     stuck: Flag | None = Field(
         None, description="Only what waits for an operator, the broker or workers that do not run, or is overdue."
     )

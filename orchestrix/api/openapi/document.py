@@ -16,6 +16,7 @@ from orchestrix.api.guards.origin_guard import SAFE
 from orchestrix.api.headers import CORRELATION, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, LAST_EVENT_ID
 from orchestrix.api.idempotency import REPLAYED
 from orchestrix.api.operations import Operation, needs_body
+from orchestrix.api.patterns import NAME
 from orchestrix.api.query import Query, many_valued
 
 Schema = dict[str, Any]
@@ -90,7 +91,7 @@ REQUEST_HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     LAST_EVENT_ID: ("The id of the last event that was seen.", {"type": "string"}),
 }
 PATH: Final[Mapping[str, Schema]] = {
-    "app": {"type": "string", "minLength": 1, "maxLength": 200, "description": "The app's name."},
+    "app": {"type": "string", "pattern": NAME, "minLength": 1, "maxLength": 200, "description": "The app's name."},
     "id": {"type": "integer", "format": "int64", "minimum": 1},
     "job": {"type": "string", "format": "uuid"},
     "letter": {"type": "string", "format": "uuid"},

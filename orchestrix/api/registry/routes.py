@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from orchestrix.api.registry.models import (
     RouteBody,
 )
 from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, reason_of
-from orchestrix.domain.registry.addresses import parse_address
+from orchestrix.domain.registry.addresses import MOST_KEPT, parse_address
 from orchestrix.domain.registry.routing import NoExecutors, Pick, Strategy, UnknownExecutor
 from orchestrix.errors import NotFound, OutcomeUnknown
 from orchestrix.registry.address_check import AddressNotAllowed
@@ -128,6 +129,7 @@ def _check_open(call: Call, address: str) -> None:
         )
 
 
+@lru_cache(MOST_KEPT)
 def _is_loopback(host: str) -> bool:
     try:
         ip = ip_address(host)

@@ -18,8 +18,8 @@ from orchestrix.saga.state import Instance
 from orchestrix.telemetry import conventions, messaging, tracing
 from orchestrix.telemetry.tracing import NO_SPAN, Span, SpanKind, Value
 
-UNTRACED: Final = re.compile(r"/(?:health|metrics|docs)(?:/.*)?|/openapi\.json")
-"""Probes, scrapes and documents."""
+UNTRACED: Final = re.compile(r"/(?:health|metrics|docs)(?:/.*)?|/openapi\.json|/api/registry(?:Remove)?")
+"""Probes, scrapes, documents and heartbeats."""
 OTHER_METHOD: Final = "_OTHER"
 METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"})
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")

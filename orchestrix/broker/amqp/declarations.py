@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
@@ -70,7 +70,7 @@ async def delete(link: AmqpConnection, queue: str) -> None:
 
 async def declare(link: AmqpConnection, topology: Topology) -> None:
     """Exchanges, then queues, then bindings. Continues where one is wrong, and raises one ConfigError that names
-    all.
+    all; of those for which the user has no right, one.
     """
     queues = [replace(one, name=link.named(one.name)) for one in topology.queues]
     bindings = [replace(one, queue=link.named(one.queue)) for one in topology.bindings]
@@ -78,7 +78,15 @@ async def declare(link: AmqpConnection, topology: Topology) -> None:
     complaints += await _declare_all(link, [_queue(one) for one in queues], pause=RECREATE_DELAY_S)
     complaints += await _bind(link, bindings, {one.name for one in queues if one.exclusive})
     if complaints:
-        raise ConfigError("; ".join(complaints))
+        raise ConfigError("; ".join(_shortened(complaints)))
+
+
+def _shortened(complaints: Sequence[str]) -> Iterator[str]:
+    """All, but of the missing rights the first: where one is missing, each queue and binding has the same complaint."""
+    refused = [one for one in complaints if "ACCESS_REFUSED" in one]
+    yield from (one for one in complaints if one not in refused[1:])
+    if more := len(refused) - 1:
+        yield f"{more} more that the user has no right to"
 
 
 class _Wanted(NamedTuple):

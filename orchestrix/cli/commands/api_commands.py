@@ -27,6 +27,10 @@ _CLUSTER = {
     "handovers": columns("term from to mode reason gainedAt=AT tookMs=DURATION_(ms)"),
 }
 _LETTERS = "/dead-letters"
+_WHAT_NEXT = (
+    "`orchestrix dlq show ID` shows one; correct it with `orchestrix dlq edit ID --body JSON` and send it again with "
+    "`orchestrix dlq redrive ID`, or delete it with `orchestrix dlq drop ID`"
+)
 
 
 def call(arguments: argparse.Namespace) -> int:
@@ -70,8 +74,13 @@ def list_dead_letters(arguments: argparse.Namespace) -> int:
     """`dlq list`: one page; of those with a key, all pages, for the API does not filter by key."""
     _resolve(arguments)
     if arguments.key is None:
-        return shown(arguments, answer(arguments))
-    return shown(arguments, {"items": list(_matching(arguments, api_of(arguments))), "nextCursor": None})
+        found = answer(arguments)
+    else:
+        found = {"items": list(_matching(arguments, api_of(arguments))), "nextCursor": None}
+    code = shown(arguments, found)
+    if found["items"] and arguments.output != "json":
+        exit_codes.warn(_WHAT_NEXT, "note")
+    return code
 
 
 def redrive(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from orchestrix.cli.api_client import AlreadyExists, ApiClient
 from orchestrix.cli.api_request import answer, api_of
 from orchestrix.cli.display.ages import moment_of, utc
 from orchestrix.cli.display.views import shown
-from orchestrix.cli.instance_names import APP, base, on_instance
+from orchestrix.cli.instance_names import base, command_of, on_instance
 from orchestrix.cli.saga_watch import ENDED, UNDO_FAILED, ProgressPrinter, until_end, watched
 from orchestrix.cli.syntax.declarations import columns
 from orchestrix.errors import ConflictError
@@ -55,8 +55,7 @@ def _wait(arguments: argparse.Namespace, api: ApiClient, instance: dict[str, Any
 
 
 def _not_ended(arguments: argparse.Namespace, instance: dict[str, Any]) -> int:
-    noun = "apps {}" if arguments.saga == APP else f"sagas {{}} {arguments.saga}"
-    why, watch = (f"`orchestrix {noun.format(verb)} {instance['id']}`" for verb in ("why", "watch"))
+    why, watch = (f"`{command_of(arguments.saga, verb, instance['id'])}`" for verb in ("why", "watch"))
     if instance["state"] == UNDO_FAILED:
         exit_codes.warn(f"an undo failed, and it waits for an operator: see {why}", "error")
         return exit_codes.FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -10,11 +11,13 @@ from typing import Any, Final, NamedTuple
 from orchestrix import clock
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.display.ages import age, moment_of, utc
+from orchestrix.cli.instance_names import command_of
 from orchestrix.cli.syntax.declarations import Column, Columns, columns, title
 
 Document = dict[str, Any]
 _HISTORY: Final = columns("version fromState=FROM toState=TO reason actor")
 _DEFINITIONS: Final = columns("saga version starts=NEW_ONES live=LIVE states=BY_STATE runsHere=RUNS_HERE path+")
+_VERB: Final = re.compile("`(retry|skip|edit|pause|resume|cancel|terminate|redispatch)`")
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
@@ -54,7 +57,7 @@ def print_items(view: Columns, found: Document, options: DisplayOptions) -> None
     """A page of a list."""
     if view == columns("*"):
         names = dict.fromkeys(name for item in found["items"] for name in item)
-        view = tuple(Column((name,), title(name)) for name in names)
+        view = tuple(Column((name,), title(name), wide=name == "traceId") for name in names)
     print_rows(view, found["items"], options)
     if found.get("nextCursor"):
         exit_codes.warn(f"there are more: the same command with --cursor={found['nextCursor']}", "note")
@@ -64,11 +67,7 @@ def print_rows(view: Columns, rows: Sequence[Document], options: DisplayOptions,
     """A table of the documents, or the word that there are none."""
     if not rows:
         return print("none")
-    seen = [
-        one
-        for one in view
-        if (options.wide or not one.wide) and (not one.perhaps or any(_of(row, one) for row in rows))
-    ]
+    seen = [one for one in view if _is_shown(one, rows, options)]
     cells = [[text_of(_of(row, one), options) for one in seen] for row in rows]
     room = None if options.columns is None else options.columns - indent
     lines = output.table([one.head for one in seen], cells, room)
@@ -109,7 +108,7 @@ def print_document(found: Document, options: DisplayOptions) -> None:
     """One name and value a line, without those that are empty; lists of documents are tables below."""
     if isinstance(job := found.get("job"), dict):  # what a schedule starts
         found = {**found, **{f"job.{name}": value for name, value in job.items()}, "job": None}
-    if isinstance(links := found.get("links"), dict):  # where other tools show its trace and its logs
+    if isinstance(links := found.get("links"), dict) and links.keys() <= {"trace", "logs"}:  # of other tools
         found = {**found, "links": None, **{name: url for name, url in links.items() if name not in found}}
     kept = {name: value for name, value in found.items() if options.wide or value not in _EMPTY}
     tables = {name: value for name, value in kept.items() if _is_table(value)}
@@ -132,10 +131,23 @@ def _field(value: Any, options: DisplayOptions) -> Any:
 
 
 def why(found: Document, options: DisplayOptions) -> None:
-    """Why something does not continue, and what helps."""
+    """Why something does not continue, and what helps: of an instance, as the lines to type."""
+    if isinstance(action := found.get("nextAction"), str) and {"saga", "id"} <= found.keys():
+        found = {**found, "nextAction": _lines(action, str(found["saga"]), found["id"])}
     titles = {"why": "sentence", "next": "nextAction", "code": "blocker", "since": "since", "until": "nextAt"}
     fields = {**{name: found.get(field) for name, field in titles.items()}, "links": found.get("links")}
     print_document(fields, options._replace(wide=False))
+
+
+def _lines(action: str, saga: str, id: Any) -> str:
+    """The same with the lines to type instead of the actions as the API names them."""
+
+    def line(found: re.Match[str]) -> str:
+        verb = found[1]
+        text = f"orchestrix redispatch --saga {saga} {id}" if verb == "redispatch" else command_of(saga, verb, id)
+        return found[0] if f"`{text}`" in action else f"`{text}{' --data JSON' if verb == 'edit' else ''}`"
+
+    return _VERB.sub(line, action)
 
 
 def changed(found: Document, options: DisplayOptions) -> None:

@@ -117,7 +117,7 @@ class _Picture:
         return ", ".join(parts)
 
     def title(self, trace: Trace) -> str:
-        """The id of a trace, and how long after the first one it began."""
+        """The id of a trace, when it began, and which trace it continues."""
         text = f"trace {output.visible(trace.id)}"
         after = (trace.begin - self._traces[0].begin).total_seconds()
         return text if trace is self._traces[0] else f"{text}, {duration(after)} after the first one's begin"
@@ -152,7 +152,7 @@ class _Picture:
             yield states.removeprefix(" > ")
         if failed := _failed(span):
             yield failed
-        yield from _described(found)
+        yield from _details(found)
         for link in span.get("links") or ():
             if (link.get("traceId"), link.get("spanId")) != (trace.id, span.get("parentSpanId")):
                 yield self._link(trace, link)
@@ -170,7 +170,7 @@ class _Picture:
         return " ".join(filter(None, [words, where, named])) or words
 
 
-def _described(found: Body) -> Iterator[str]:
+def _details(found: Body) -> Iterator[str]:
     """What a span's attributes say that its name does not."""
     if float(found.get(names.OUTBOX_WAIT_MS) or 0) >= 1:
         yield f"outbox {brief(found[names.OUTBOX_WAIT_MS] / 1000)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ CHECK_TIMEOUT_S = 20.0
 """Seconds for one check: longer than the database and the broker take to fail when they are unreachable."""
 BROKER_TIMEOUT_S = 5.0
 WAIT = "wait until it has, and look again"
+_TOKEN = "export ORCHESTRIX_API__TOKEN=SECRET, one of those in the ORCHESTRIX_API__TOKENS=NAME:SECRET of its node"
 _AT_SIGN = "write an @ in a password as %40"
 
 
@@ -92,7 +93,7 @@ async def _guarded(what: str, check: Callable[[], Awaitable[list[CheckResult]]])
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await check()
     except OrchestrixError as wrong:
-        return [CheckResult(FAIL, what, str(wrong))]
+        return [CheckResult(FAIL, what, str(wrong), database_checks.fix_for(wrong) if what == "database" else None)]
     except TimeoutError:
         return [CheckResult(FAIL, what, f"no answer within {CHECK_TIMEOUT_S:g} s")]
     except Exception as wrong:
@@ -213,22 +214,34 @@ async def _broker(settings: Settings, folder: Path) -> list[CheckResult]:
         if catalog is None:
             return found
         known = await _command_workers(settings, folder)
-        return [*found, _sagas(catalog, settings), *await queues(broker, catalog, *known)]
+        return [*found, _sagas(catalog, settings), *await queues(broker, catalog, _handled(settings), *known)]
     finally:
         await broker.stop()
 
 
+def _handled(settings: Settings) -> Collection[str] | None:
+    """The commands that a worker started here has handlers for; None if its modules cannot be used."""
+    from orchestrix.worker.author_code import load_author_code
+
+    try:
+        return load_author_code(settings).handlers.keys()
+    except OrchestrixError:  # which is reported already
+        return None
+
+
 async def _command_workers(settings: Settings, folder: Path) -> list[dict[str, str]]:
-    """As `queues` takes it; empty where the database is unavailable, which is reported elsewhere."""
+    """As `queues` takes it; empty where the database or its schema cannot be used, which is reported elsewhere."""
     from orchestrix.bootstrap import open_database
+    from orchestrix.bootstrap.factories import check_schema
 
     try:
         database = open_database(settings.model_copy(update={"database_url": endpoints.database(settings, folder)}))
     except OrchestrixError:
         return []
     try:
+        await check_schema(database)
         return [await command_workers(database)]
-    except Exception:  # its schema may be an older one
+    except OrchestrixError:
         return []
     finally:
         await database.close()
@@ -313,7 +326,8 @@ def _api(settings: Settings, folder: Path, *, named: bool) -> tuple[Any, list[Ch
 
 def _health_result(api: ApiClient, reasons: list[str], noted: list[str]) -> CheckResult:
     if reasons:
-        return CheckResult(FAIL, "API", f"{api.url} is not healthy: {'; '.join(reasons)}")
+        why = "; ".join(reasons)
+        return CheckResult(FAIL, "API", f"{api.url} is not healthy: {why}", database_checks.fix_for_connections(why))
     return CheckResult(WARN, "API", f"{api.url}: {'; '.join(noted)}") if noted else CheckResult(OK, "API", api.url)
 
 
@@ -323,7 +337,8 @@ def _let_in(api: ApiClient) -> list[CheckResult]:
         with suppress(NotFound, Unavailable):
             return stuck(api)
     except OrchestrixError as wrong:
-        return [CheckResult(FAIL, "API", f"{api.url}: {wrong}", "orchestrix config show")]
+        fix = _TOKEN if "ORCHESTRIX_API__TOKEN" in str(wrong) else "orchestrix config show"
+        return [CheckResult(FAIL, "API", f"{api.url}: {wrong}", fix)]
     return []
 
 

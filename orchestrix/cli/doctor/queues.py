@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from orchestrix.broker.port import Broker
 from orchestrix.broker.topology import UNROUTED, dead_letters_of
 from orchestrix.cli.doctor.result import OK, WARN, CheckResult
+from orchestrix.cli.instance_names import command_of
 from orchestrix.domain.stored_times import age_s
 from orchestrix.quantities import duration
 from orchestrix.saga.catalog import Catalog
@@ -51,15 +52,19 @@ async def command_workers(database: Database) -> dict[str, str]:
     return found
 
 
-async def queues(broker: Broker, catalog: Catalog, workers: Mapping[str, str] = _UNKNOWN) -> list[CheckResult]:
-    """A warning for each thing that needs attention, or one good result. `workers` is what `command_workers` says.
+async def queues(
+    broker: Broker, catalog: Catalog, handled: Collection[str] | None = None, workers: Mapping[str, str] = _UNKNOWN
+) -> list[CheckResult]:
+    """A warning for each thing that needs attention, or one good result. `workers` is what `command_workers` says;
+    `handled` are the commands that a worker started here has handlers for, if that is known.
 
     Raises `Unavailable`.
     """
     found: list[CheckResult] = []
     missing: list[str] = []
     for name in catalog.commands:
-        found += await _work(broker, name, f"orchestrix worker -q {name}", missing, workers.get(name, ""))
+        start = f"orchestrix worker -q {name}" if handled is None or name in handled else _start_elsewhere(name)
+        found += await _work(broker, name, start, missing, workers.get(name, ""))
     for name in catalog.event_queues:
         found += await _work(broker, name, "orchestrix serve --roles api,orchestrator", missing)
     meaning = "that no queue wanted and no orchestrator has moved yet"
@@ -67,6 +72,14 @@ async def queues(broker: Broker, catalog: Catalog, workers: Mapping[str, str] = 
     return found + _absent(missing) or [
         CheckResult(OK, "queues", f"{len(catalog.commands) + len(catalog.event_queues)} queues, all are read")
     ]
+
+
+def _start_elsewhere(command: str) -> str:
+    """For a command without a handler here: a worker started here would refuse it."""
+    add = "add its module to ORCHESTRIX_WORKERS or orchestrix.toml"
+    return (
+        f"start the worker that handles {command} (no module here does: {add}, then `orchestrix worker -q {command}`)"
+    )
 
 
 async def dead_letters(database: Database) -> list[CheckResult]:
@@ -127,7 +140,7 @@ async def deaths(database: Database) -> list[CheckResult]:
             WARN,
             "deaths",
             f"{worker_crash.describe(one)} ({one.saga} {one.instance_id}); such here: {counts[queue]}",
-            worker_crash.WORKERS_DIED_ADVICE,
+            command_of(one.saga, "why", one.instance_id),
         )
         for queue, one in worst.items()
     ]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.doctor.result import FAIL, WARN, CheckResult
-from orchestrix.cli.instance_names import APP, base
+from orchestrix.cli.instance_names import APP, base, command_of
 from orchestrix.cli.saga_watch import UNDO_FAILED
 from orchestrix.errors import NotFound, OrchestrixError
 
@@ -76,9 +76,8 @@ def _describe(api: ApiClient, status: str, saga: str, instances: list[dict[str, 
     name, id = first.get("key") or first.get("appName"), first.get("id")
     count = f"{many}{' or more' if more else ''} instance{'s' * (many != 1)}"
     why = next((str(first[text]) for text in _TEXTS[:3] if first.get(text)), None) or _why(api, saga, id)
-    noun = "apps why" if saga == APP else f"sagas why {saga}"
     said = f"saga {saga}: {count}, as {id} {name!r} ({first.get('state')}){f': {why}' if why else ''}"
-    return CheckResult(status, "undo" if status == FAIL else "stuck", said, f"orchestrix {noun} {id}")
+    return CheckResult(status, "undo" if status == FAIL else "stuck", said, command_of(saga, "why", id))
 
 
 def _why(api: ApiClient, saga: str, id: Any) -> str | None:

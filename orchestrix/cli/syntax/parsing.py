@@ -13,6 +13,7 @@ from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, Option, Shel
 
 _BELOW_NOTHING = re.compile(r"-\d[\d.]*[a-z]*")
 """Negative numbers and times are no options: whoever gives one is to read what is wrong with it."""
+_FEW_GROUPS = 3
 _AN_ID = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11"
 EXIT_CODES = """exit codes:
   0 ok, 1 saga or check failed, 2 usage, 3 not found, 4 conflict, 5 unreachable,
@@ -45,6 +46,8 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = _BELOW_NOTHING
 
         self._typed: list[str] = []
+        self.groups: dict[str, list[str]] = {}
+        """Which groups have a command of a name."""
 
     def error(self, message: str) -> NoReturn:
         from orchestrix.errors import Invalid
@@ -73,7 +76,13 @@ class Parser(argparse.ArgumentParser):
         before = self._typed[: self._typed.index(value)] if value in self._typed else []
         if options := [word for word in before if word.startswith("-") and word not in self._option_string_actions]:
             self._refuse(options)
-        self.error(f"no command {value!r}{did_you_mean(value, action.choices)}")
+        self.error(f"no command {value!r}{self._in_groups(value) or did_you_mean(value, action.choices)}")
+
+    def _in_groups(self, command: str) -> str:
+        """The question, if it stands in a few groups."""
+        groups = self.groups.get(command, ())
+        lines = " or ".join(f"`{self.prog} {group} {command}`" for group in groups)
+        return f", did you mean {lines}?" if 0 < len(groups) <= _FEW_GROUPS else ""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -15,6 +16,8 @@ SETTING: Final = "ORCHESTRIX_REGISTRY__ALLOW"
 ADDRESS_MAX_CHARS: Final = 255
 HOST_MAX_CHARS: Final = 253
 PORT_MAX: Final = 65535
+MOST_KEPT: Final = 4096
+"""Addresses that are kept as they were read and judged: each comes with every heartbeat of its executor."""
 _SHOWN_CHARS: Final = 100
 _ADDRESS: Final = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+):([0-9]+)", re.ASCII | re.IGNORECASE)
 _NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
@@ -37,6 +40,7 @@ class ExecutorAddress:
         return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
+@lru_cache(MOST_KEPT)
 def parse_address(text: str) -> ExecutorAddress:
     """The address that the text is, up to 255 characters. Raises `ValueError` that says what to write.
 
@@ -252,7 +256,8 @@ def judge(
     if allow.holds(address, ips):
         return None
     if not (allow.networks or allow.hosts):
-        return f"{_shown(address)} is not called: {SETTING} is not set, so no executor is"
+        those = f"the networks or names of your executors, as {_suggested(address, ips)}"
+        return f"{_shown(address)} is not called: {SETTING} is not set, so no executor is. Set it to {those}"
     return f"{_shown(address)} is not in {SETTING}: add {_suggested(address, ips)} if it is to be called"
 
 
@@ -273,6 +278,7 @@ def _suggested(address: ExecutorAddress, ips: Iterable[IpAddress]) -> str:
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
+@lru_cache(MOST_KEPT)
 def _never(ip: IpAddress) -> str | None:
     """What the address is, where that can be no executor."""
     return next((what for one in _meanings(ip) for network, what in _NEVER if one in network), None)

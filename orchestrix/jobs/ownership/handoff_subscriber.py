@@ -19,7 +19,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.handoff import REBALANCE
 from orchestrix.domain.jobs import JobRow
 from orchestrix.errors import RetryableError, SchemaMismatch
-from orchestrix.jobs import messages, outbox_rows
+from orchestrix.jobs import messages, outbox_rows, spans
 from orchestrix.jobs.messages import HandoffOffer
 from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
 from orchestrix.lifecycle import Loop, backoff, shielded
@@ -160,13 +160,14 @@ class JobHandoffSubscriber:
             await self._offered.begin()
 
     async def _accept_new(self, batch: Sequence[Delivery]) -> None:
-        wanted = await self._readable(self._new.consumer, batch, messages.read_job_id)
+        wanted = [id for id, _ in await self._readable(self._new.consumer, batch, messages.read_job_id)]
         await self._own(await self._database.run(partial(self._write_new, wanted)))
 
     async def _accept_offered(self, batch: Sequence[Delivery]) -> None:
         offers = await self._readable(self._offered.consumer, batch, messages.read_offer)
-        wanted = {one.job_id: one for one in offers if one.from_node != self._node or one.reason != REBALANCE}
-        rows = await self._database.run(partial(self._write_offered, wanted))
+        wanted = {one.job_id: one for one, _ in offers if one.from_node != self._node or one.reason != REBALANCE}
+        deliveries = {one.job_id: delivery for one, delivery in offers}
+        rows = await self._database.run(partial(self._write_offered, wanted, deliveries))
         await self._own(job for job in rows.values() if job.owner == self._node)
         answers = [
             outbox_rows.ack(handoff_ack(offer.from_node), job.id, job.owner, job.owner_epoch)
@@ -189,10 +190,13 @@ class JobHandoffSubscriber:
         taken = await self._take(tx, free)
         return taken + [job for job in rows.values() if job.channels and job.owner == self._node]
 
-    async def _write_offered(self, wanted: Mapping[str, HandoffOffer], tx: Transaction) -> dict[str, JobRow]:
+    async def _write_offered(
+        self, wanted: Mapping[str, HandoffOffer], deliveries: Mapping[str, Delivery], tx: Transaction
+    ) -> dict[str, JobRow]:
         """All of them, as they are now."""
         rows = await jobs.lock(tx, wanted)
         fitting = [job for job in rows.values() if job.channels and _as_offered(job, wanted[job.id])]
+        spans.hand_off(tx, fitting, self._node, deliveries)
         return {**rows, **{job.id: job for job in await self._take(tx, fitting)}}
 
     async def _take(self, tx: Transaction, found: Sequence[JobRow]) -> list[JobRow]:
@@ -202,13 +206,15 @@ class JobHandoffSubscriber:
         crash.point("jobs.take.before_commit")
         return taken
 
-    async def _readable(self, consumer: Consumer, batch: Sequence[Delivery], read: Callable[[bytes], T]) -> list[T]:
-        """The contents of the messages; those that cannot be read become dead letters."""
-        found: list[T] = []
+    async def _readable(
+        self, consumer: Consumer, batch: Sequence[Delivery], read: Callable[[bytes], T]
+    ) -> list[tuple[T, Delivery]]:
+        """The contents of the messages, each with its message; those that cannot be read become dead letters."""
+        found: list[tuple[T, Delivery]] = []
         dead: list[tuple[Delivery, str]] = []
         for delivery in batch:
             try:
-                found.append(read(delivery.body))
+                found.append((read(delivery.body), delivery))
             except UnreadableMessage as refused:
                 dead.append((delivery, str(refused)))
         if dead:

@@ -9,7 +9,7 @@ from orchestrix import clock
 from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX, JOB_ASSIGNED, JOB_HANDOFF, dispatch_queue
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import DISPATCHED, FAILED, LOST, AttemptEnding
-from orchestrix.jobs import messages, step_results
+from orchestrix.jobs import messages, spans, step_results
 from orchestrix.jobs.outbox_rows import JOBS
 from orchestrix.persistence import outbox
 from orchestrix.persistence.dead_letters import DeadLetter
@@ -84,6 +84,7 @@ class DeadDispatchHandler:
             return
         now = self._database.now()
         moved = [rules.ended(job, lost[str(job.history_id)], now, clock.uniform(0, 1)) for job in out]
+        moved = spans.end_attempts(tx, out, moved)
         changed = [(before.version, one.job) for before, one in zip(out, moved, strict=True)]
         if await step_results.store_with_results(
             tx, changed, [one.attempt for one in moved if one.attempt is not None]

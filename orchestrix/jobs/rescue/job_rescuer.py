@@ -15,7 +15,7 @@ from orchestrix.broker.probe import accepts_messages
 from orchestrix.domain import job_diagnosis
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import BROKER_LOST, DISPATCHED, WORKER_SILENT, AttemptEnding, JobRow
-from orchestrix.jobs import step_results
+from orchestrix.jobs import spans, step_results
 from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderContext
 from orchestrix.persistence.cluster import leases
@@ -167,6 +167,7 @@ class JobRescuer:
         found = await find(tx, RESCUE_BATCH_LIMIT)
         now, endings = self._leader_context.database.now(), await judge(tx, found)
         moved = [rules.ended(job, one, now, clock.uniform(0, 1)) for job, one in zip(found, endings, strict=True)]
+        moved = spans.end_attempts(tx, found, moved)
         changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
         if await step_results.store_with_results(
             tx, changed, [one.attempt for one in moved if one.attempt is not None]

@@ -11,7 +11,7 @@ from orchestrix.broker.probe import accepts_messages
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.handoff import NODE_CRASH
 from orchestrix.domain.jobs import ORPHAN_PENDING, JobRow
-from orchestrix.jobs import outbox_rows
+from orchestrix.jobs import outbox_rows, spans
 from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderContext
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
@@ -79,7 +79,7 @@ class OrphanJobDetector:
         now = self._leader_context.database.now()
         fresh = [rules.offered(job, NODE_CRASH, ORPHAN_PENDING, now) for job in found]
         await self._store(tx, found, fresh)
-        rows = [outbox_rows.offer(job, NODE_CRASH, now) for job in fresh]
+        rows = [outbox_rows.offer(job, NODE_CRASH, now) for job in spans.offer(tx, found, fresh)]
         await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
         return fresh
 

@@ -34,6 +34,11 @@ _REPLACED: Final = ("update_time", "instance", "state", "weight", "load", "state
 _UPSERT: Final = BulkInsert(job_registry, (*_KEY, *_REPLACED, "first_seen"), key=_KEY)
 _REMOVED: Final = BulkInsert(registry_removed, (*_KEY, "instance", "reason", "last_seen", "removed_at", "drained_at"))
 _OURS: Final = job_registry.c.registry_group == EXECUTOR
+_QUERY: Final[Select[Any]] = select(
+    *(job_registry.c[name] for name in ("registry_key", "registry_value", "instance", "state", "weight", "load")),
+    *(job_registry.c[name] for name in ("first_seen", "update_time", "state_since", "drained_at")),
+).where(_OURS)
+"""The columns of a `RegisteredExecutor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ async def among(
         return {}
     apps, addresses = ({one[place] for one in executors} for place in (0, 1))
     table, wanted = job_registry.c, set(executors)
-    query = _query().where(
+    query = _QUERY.where(
         connection.dialect.among(table.registry_key, sorted(apps)),
         connection.dialect.among(table.registry_value, sorted(addresses)),
     )
@@ -134,7 +139,7 @@ async def among(
 async def of_apps(connection: Connection, apps: Sequence[str] | None = None) -> list[RegisteredExecutor]:
     """All registrations, or those of some apps: by app, then by the time of registration and the address."""
     table = job_registry.c
-    query = _query().order_by(table.registry_key, table.first_seen, table.registry_value)
+    query = _QUERY.order_by(table.registry_key, table.first_seen, table.registry_value)
     if apps is not None:
         query = query.where(connection.dialect.among(table.registry_key, apps))
     return [RegisteredExecutor(*row) for row in await connection.execute(query)]
@@ -155,7 +160,7 @@ async def lock(tx: Transaction, executor: Executor, at: datetime) -> RegisteredE
     A heartbeat that another transaction is about to record is waited for, and a later one waits for this transaction.
     """
     await tx.dialect.insert_absent(tx, _UPSERT, [(EXECUTOR, *executor, at, None, _PLACEHOLDER, 1, None, at, at)])
-    row = (await tx.execute(_query().where(_is(executor)).with_for_update())).first()
+    row = (await tx.execute(_QUERY.where(_is(executor)).with_for_update())).first()
     if row is None:
         return None
     found = RegisteredExecutor(*row)
@@ -182,7 +187,7 @@ async def set_drained(tx: Transaction, executors: Collection[Executor], at: date
 async def stale(tx: Transaction, before: datetime, limit: int) -> list[RegisteredExecutor]:
     """Up to `limit` registrations without a heartbeat since `before`, locked; those locked by others are left out."""
     table = job_registry.c
-    query = _query().where(table.update_time < before).order_by(table.update_time, table.id).limit(limit)
+    query = _QUERY.where(table.update_time < before).order_by(table.update_time, table.id).limit(limit)
     return [RegisteredExecutor(*row) for row in await tx.execute(query.with_for_update(skip_locked=True))]
 
 
@@ -232,22 +237,6 @@ async def prune_removals(tx: Transaction, now: datetime, kept: timedelta) -> Non
             or_(table.removed_at < now - kept, table.removed_at > now + kept + CLOCK_TOLERANCE)
         )
     )
-
-
-def _query() -> Select[Any]:
-    table = job_registry.c
-    return select(
-        table.registry_key,
-        table.registry_value,
-        table.instance,
-        table.state,
-        table.weight,
-        table.load,
-        table.first_seen,
-        table.update_time,
-        table.state_since,
-        table.drained_at,
-    ).where(_OURS)
 
 
 def _of_each_app(tx: Transaction, executors: Collection[Executor]) -> Iterator[ColumnElement[bool]]:

@@ -30,7 +30,7 @@ class CommandDelivery:
 
     `deliveries` are all copies that came meanwhile: acknowledged together. `checked_at` is the last read of the saga's
     row; `older_since` the first read that found the row behind the command; `begun` the start of the work, None before
-    it. `span` is that of handling it: what it sends follows from that.
+    it. `span` is that of handling it: what it sends follows from that. `worker_id` is who handles it.
     """
 
     message: Command
@@ -42,6 +42,7 @@ class CommandDelivery:
     begun: float | None = None
     acknowledged: bool = False
     span: Span = NO_SPAN
+    worker_id: str | None = None
 
     @property
     def saga(self) -> Saga:

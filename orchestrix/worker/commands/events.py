@@ -79,6 +79,7 @@ def _event(command: CommandDelivery, name: str, more: Mapping[str, Any]) -> Outg
         "appId": message.app_id,
         "correlationId": message.correlation_id,
         "causationId": message.id,
+        **({} if command.worker_id is None else {"worker": command.worker_id}),
         **more,
     }
     return Outgoing(

@@ -94,6 +94,7 @@ class InFlightCommands:
             return None
         command = self._commands[message.id] = CommandDelivery(message, owner, clock.monotonic(), [delivery])
         command.span = self._begin_span(message, delivery, died=command.deaths > 0)
+        command.worker_id = self._worker_id
         return command
 
     def _join(self, message: Command, delivery: Delivery) -> None:

@@ -16,7 +16,7 @@ from orchestrix.worker.commands.events import error_fields
 from orchestrix.worker.delivery_spans import GIVEN_BACK, context_headers, set_ignored
 from orchestrix.worker.jobs.execution import JobExecution
 from orchestrix.worker.jobs.messages import AttemptMessages
-from orchestrix.worker.jobs.outcome import AttemptOutcome, halted, unknown
+from orchestrix.worker.jobs.outcome import WORKER_STOPPED, AttemptOutcome, halted, unknown
 from orchestrix.worker.jobs.report_buffer import ReportBuffer
 from orchestrix.worker.jobs.stop_signal import StopSignal
 from orchestrix.worker.threads import ask
@@ -70,10 +70,11 @@ class AttemptRunner:
         return ending
 
     def _end_span(self, ending: AttemptOutcome | None) -> None:
-        if ending is None:
+        error = None if ending is None else ending.error
+        if ending is None or (error is not None and error.type == WORKER_STOPPED):
             set_ignored(self._span, GIVEN_BACK)
-        elif ending.status == "FAILED" and ending.error is not None and self._span.recording:
-            fields = error_fields(ending.error)
+        elif ending.status == "FAILED" and error is not None and self._span.recording:
+            fields = error_fields(error)
             self._span.fail(fields["type"], fields["message"])
         self._span.end()
 

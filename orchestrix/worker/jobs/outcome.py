@@ -13,7 +13,9 @@ from orchestrix.worker.jobs.stop_signal import StopCause, StopSignal
 from orchestrix.worker.output_validation import sendable
 
 Status = Literal["SUCCEEDED", "FAILED", "CANCELLED"]
-_OWN: Final = frozenset({"Timeout", "WorkerStopped"})
+WORKER_STOPPED: Final = "WorkerStopped"
+"""The type of an attempt that ended because its worker did: another one begins, and no retry is used up."""
+_OWN: Final = frozenset({"Timeout", WORKER_STOPPED})
 """The types that `halted` reports: an error of a function, or of a library, may have such a name too."""
 
 
@@ -49,7 +51,7 @@ def halted(stop_signal: StopSignal, more: str = "") -> AttemptOutcome:
     """The outcome of a function that was asked to stop."""
     if stop_signal.cause is StopCause.CANCELLED:
         return AttemptOutcome("CANCELLED", error=StepError("Cancelled", stop_signal.reason + more, retryable=False))
-    type = "Timeout" if stop_signal.cause is StopCause.TIMED_OUT else "WorkerStopped"
+    type = "Timeout" if stop_signal.cause is StopCause.TIMED_OUT else WORKER_STOPPED
     return AttemptOutcome("FAILED", error=StepError(type, stop_signal.reason + more, retryable=True))
 
 

@@ -18,7 +18,6 @@ from orchestrix.saga.definition import COMPLETED
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart, start
 from sagas.app_provisioning import APP_PROVISIONING
-from tests.servers import sql
 
 PAIRS = {"apps": (APPS, "app"), "sagas": (INSTANCES, "order")}
 
@@ -78,12 +77,3 @@ def note(
     """A message that was ignored."""
     seen = at or clock.now()
     return IgnoredMessage(saga, instance_id, "ignored", "evt.gitRepoCreated", reason, count, seen, seen)
-
-
-def emptied(url: str) -> str:
-    """`url` of a server, none of whose tables has a row now, whatever the test before has left."""
-    if url.startswith("postgresql"):
-        sql.run_sql(url, f"TRUNCATE {', '.join(sql.emptiable())} RESTART IDENTITY")
-    else:
-        sql.run_sql(url, *sql.emptied())
-    return url

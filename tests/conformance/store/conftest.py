@@ -13,7 +13,7 @@ import pytest
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas.saga_tables import SagaTables
 from orchestrix.persistence.schema import migrator
-from tests.conformance.store.build import PAIRS, emptied
+from tests.conformance.store.build import PAIRS
 from tests.servers import shared, sql
 from tests.servers.names import Pool
 from tests.servers.shared import Database as Server
@@ -40,20 +40,6 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "store.db"
     upgraded(f"sqlite+aiosqlite:///{path}")
     return path
-
-
-@pytest.fixture(scope="session")
-def postgresql_tables(postgres_server: Server, _postgres_databases: Pool) -> Iterator[str]:
-    """A database with all tables, emptied for each test."""
-    with shared.lent(_postgres_databases) as name:
-        yield upgraded(postgres_server.url(name))
-
-
-@pytest.fixture(scope="session")
-def mariadb_tables(mariadb_server: Server, _mariadb_databases: Pool) -> Iterator[str]:
-    """A database with all tables, emptied for each test."""
-    with shared.lent(_mariadb_databases) as name:
-        yield upgraded(mariadb_server.url(name))
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +89,7 @@ def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "store.db")
         return f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
-    return emptied(str(request.getfixturevalue(f"{request.param}_tables")))
+    return sql.emptied(str(request.getfixturevalue(f"{request.param}_tables")))
 
 
 @pytest.fixture(params=ALL)

@@ -19,7 +19,7 @@ from orchestrix.persistence.error_translation import translated
 from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.persistence.schema import migrator
-from tests.conformance.store.build import emptied, started, stored
+from tests.conformance.store.build import started, stored
 from tests.servers import sql
 from tests.support import eventually
 
@@ -133,7 +133,7 @@ async def test_a_locked_sqlite_says_what_to_end(file: Path, monkeypatch: pytest.
 def full_postgresql(postgresql_tables: str) -> Iterator[str]:
     """PostgreSQL that finds its disk full at each COMMIT of an app."""
     sql.run_sql(
-        emptied(postgresql_tables),
+        sql.emptied(postgresql_tables),
         "CREATE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql"
         " AS 'BEGIN RAISE EXCEPTION USING ERRCODE = ''53100''; END'",
         "CREATE CONSTRAINT TRIGGER is_full AFTER INSERT ON apps DEFERRABLE INITIALLY DEFERRED"
@@ -147,7 +147,7 @@ def full_postgresql(postgresql_tables: str) -> Iterator[str]:
 def full_mariadb(mariadb_tables: str) -> Iterator[str]:
     """MariaDB that finds its disk full at each app."""
     trigger = "CREATE TRIGGER is_full BEFORE INSERT ON apps FOR EACH ROW"
-    sql.run_sql(emptied(mariadb_tables), f"{trigger} SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1021")
+    sql.run_sql(sql.emptied(mariadb_tables), f"{trigger} SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1021")
     yield mariadb_tables
     sql.run_sql(mariadb_tables, "DROP TRIGGER is_full")
 

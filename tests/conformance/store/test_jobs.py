@@ -106,6 +106,7 @@ async def test_a_job_comes_back_as_it_went_in(database: Database) -> None:
         routing="ROUND",
         traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         tracestate="a=1",
+        trace_head="00-4bf92f3577b34da6a3ce929d0e0e4736-1111111111111111-01",
     )
     bare = pending(database)
     found = await inserted(database, full, bare)
@@ -144,6 +145,7 @@ async def test_everything_that_moves_is_stored(database: Database) -> None:
         handoff_at=moment,
         handoff_tries=2,
         taken_at=moment,
+        trace_head="00-4bf92f3577b34da6a3ce929d0e0e4736-2222222222222222-03",
     )
     assert await stored(database, job, changed) == await now(database, job)
 

@@ -18,7 +18,7 @@ from orchestrix.persistence.engine import Connection, Database, Transaction
 from orchestrix.persistence.sagas import history, instances
 from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.state import StateChange
-from tests.conformance.store.build import emptied, some, started, stepped, stored
+from tests.conformance.store.build import some, started, stepped, stored
 from tests.servers import sql
 from tests.servers.maria import MariaServer
 from tests.servers.postgres import PostgresServer
@@ -220,7 +220,7 @@ async def test_a_commit_under_way_is_finished_when_its_caller_is_cancelled(postg
 @pytest.fixture
 def postgresql_empty(postgresql_tables: str) -> str:
     """The tables of PostgreSQL, empty."""
-    return emptied(postgresql_tables)
+    return sql.emptied(postgresql_tables)
 
 
 @pytest.mark.servers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -21,6 +22,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from orchestrix import clock
 from orchestrix.api.guards import auth
 from orchestrix.api.guards.connections import ConnectionLimits, Server, config
+from orchestrix.api.patterns import DURATION
 from orchestrix.bootstrap.listening_socket import listening
 from orchestrix.engine.control import ActionResult
 
@@ -59,9 +61,17 @@ schemathesis.openapi.format(
 
 @schemathesis.hook
 def filter_query(context: schemathesis.HookContext, query: dict[str, Any] | None) -> bool:
-    """A cursor is what the API has given out, and `saga` says whose `sagaId` it is."""
+    """A cursor is what the API has given out, and `saga` says whose `sagaId` it is. An empty list would not be sent."""
     given = query or {}
-    return "cursor" not in given and ("sagaId" in given or "/jobs" not in str(context.operation) or "saga" not in given)
+    alone = "/jobs" in str(context.operation) and "saga" in given and "sagaId" not in given
+    return not alone and "cursor" not in given and [] not in given.values()
+
+
+@schemathesis.hook
+def map_query(_: schemathesis.HookContext, query: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What is waited for comes in none of these tests: a wait is of milliseconds."""
+    wait = str((query or {}).get("wait", ""))
+    return {**(query or {}), "wait": f"{wait.rstrip('ms')[:2]}ms"} if re.fullmatch(DURATION, wait) else query
 
 
 def operations(world: World, url: str) -> Iterator[Operation]:

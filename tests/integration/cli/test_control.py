@@ -188,6 +188,29 @@ def test_why_is_a_sentence_and_what_helps(api: FakeApi, shell: Shell, words: str
 
 
 @pytest.mark.parametrize(
+    ("saga", "action", "shown"),
+    [
+        (
+            "order",
+            "Fix the cause and `retry`, `edit` its data, or undo it by hand and `skip`.",
+            "Fix the cause and `orchestrix sagas retry order 7`, `orchestrix sagas edit order 7 --data JSON` its data,"
+            " or undo it by hand and `orchestrix sagas skip order 7`.",
+        ),
+        ("app", "`resume` it, or `cancel` it.", "`orchestrix apps resume 7` it, or `orchestrix apps cancel 7` it."),
+        ("app", "Then `redispatch`; see `orchestrix doctor`.",
+         "Then `orchestrix redispatch --saga app 7`; see `orchestrix doctor`."),
+        ("app", "Then `retry` it: `orchestrix apps retry 7`.", "Then `retry` it: `orchestrix apps retry 7`."),
+    ],
+)  # fmt: skip
+def test_what_helps_is_shown_as_lines_to_type(api: FakeApi, shell: Shell, saga: str, action: str, shown: str) -> None:
+    base = "/apps" if saga == "app" else f"/sagas/{saga}"
+    api.on("GET", f"{base}/7/why", Reply(body={**WHY, "saga": saga, "id": 7, "nextAction": action}))
+    words = ["apps", "why", "7"] if saga == "app" else ["sagas", "why", saga, "7"]
+    assert shell(*words).out.splitlines()[1] == f"next   {shown}"
+    assert shell(*words, "-o", "json").json["nextAction"] == action
+
+
+@pytest.mark.parametrize(
     ("arguments", "body"),
     [
         ("", {}),

@@ -35,6 +35,10 @@ def test_a_list_as_a_table(api: FakeApi, shell: Shell) -> None:
     assert head.split()[:3] == ["ID", "QUEUE", "KEY"]
     assert line.split()[:6] == [ID, "evt.appRegistered", "evt.appRegistered", "app", "-", "not-json:"]
     assert "--cursor=c2" in answer.err
+    for line in ("orchestrix dlq edit ID --body JSON", "orchestrix dlq redrive ID", "orchestrix dlq drop ID"):
+        assert f"`{line}`" in answer.err, "what can be done about them"
+    api.on("GET", "/dead-letters", Reply(body={"items": [], "nextCursor": None}))
+    assert shell("dlq", "list").err == ""
 
 
 def test_a_list_in_json_is_the_page_as_it_came(api: FakeApi, shell: Shell) -> None:

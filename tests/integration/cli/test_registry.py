@@ -63,7 +63,17 @@ async def test_nobody_is_registered(type_in: Type) -> None:
         answer = await type_in(*line)
         assert answer.code == 3, line
         assert "'shop'" in answer.err
-    assert (await type_in("show", "..")).code == 2
+
+
+async def test_apps_named_like_steps_of_a_path_are_managed(type_in: Type) -> None:
+    for app in (".", "..", "a/../b"):
+        assert (await type_in("set", app, "--auto")).code == 0
+        assert (await type_in("show", app, "-o", "json")).json["appName"] == app
+    assert [row[0] for row in words(await type_in("list"))[1:]] == [".", "..", "a/../b"]
+    for app in ("..", "."):
+        assert (await type_in("delete", app)).code == 0
+        assert (await type_in("show", app)).code == 3
+    assert [row[0] for row in words(await type_in("list"))[1:]] == ["a/../b"]
 
 
 async def test_the_list_counts_executors_by_state(world: World, type_in: Type) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrix.cli import saga_watch
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change, event, problem
+from tests.integration.cli.samples import JOB
 from tests.unit.cli.shell import Shell
 
 CREATED = change(1, None, "APP_INITIATED", "created")
@@ -156,6 +157,31 @@ def test_messages_as_a_table(api: FakeApi, shell: Shell) -> None:
     assert [line.split() for line in lines] == [["KIND", "TYPE", "LAST", "COUNT"], ["command", "cmd.x", "-", "1"]]
 
 
+def test_traces_of_messages_and_changes_are_shown_where_there_is_room(api: FakeApi, shell: Shell) -> None:
+    message = {"kind": "command", "type": "cmd.x", "traceId": "4bf9"}
+    api.on("GET", "/sagas/order/7/messages", page(message), page(message))
+    api.on("GET", "/apps/42/history", page({**CREATED, "traceId": "4bf9"}), page({**CREATED, "traceId": "4bf9"}))
+    for words in (["sagas", "messages", "order", "7"], ["apps", "history", "42"]):
+        assert "4bf9" not in shell(*words).out
+        assert "4bf9" in shell(*words, "-o", "wide").out
+
+
+def test_where_other_tools_show_it(api: FakeApi, shell: Shell) -> None:
+    links = {"trace": "https://traces.example/4bf9", "logs": "https://logs.example/?q=c-1"}
+    api.on("GET", "/apps/42", *[Reply(body=app(traceId="4bf9", links=links))] * 2)
+    lines = [line.split() for line in shell("apps", "show", "42").out.splitlines()]
+    assert [["traceId", "4bf9"], ["trace", links["trace"]], ["logs", links["logs"]]] == lines[-3:]
+    assert shell("apps", "show", "42", "-o", "json").json["links"] == links
+    api.on("GET", "/apps/42/why", Reply(body={"sentence": "It works.", "links": links}))
+    assert shell("apps", "why", "42").out.splitlines() == [
+        "why    It works.",
+        "trace  https://traces.example/4bf9",
+        "logs   https://logs.example/?q=c-1",
+    ]
+    api.on("GET", f"/jobs/{JOB['id']}", Reply(body={**JOB, "links": {"logs": links["logs"]}}))
+    assert ["logs", links["logs"]] in [line.split() for line in shell("jobs", "show", str(JOB["id"])).out.splitlines()]
+
+
 def test_what_others_wrote_does_not_steer_the_terminal(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/apps/42", Reply(body=app(data={"x": "\x1b[2J"}, createdBy="\x1b]0;me\x07")))
     assert "\x1b" not in shell("apps", "show", "42").out
@@ -230,6 +256,8 @@ def test_what_is_wrong_with_a_field_is_said_once(api: FakeApi, shell: Shell) -> 
 def test_when_to_try_again_is_said(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/apps/1", problem(503, "unavailable", "Away.", retry=7))
     assert shell("apps", "show", "1").err == "error: Away. Retry in 7 s\n"
+    api.on("GET", "/apps/1", problem(503, "unavailable", "It is full; nothing was changed. Retry in 1 s.", retry=1))
+    assert shell("apps", "show", "1").err == "error: It is full; nothing was changed. Retry in 1 s\n"
 
 
 @pytest.mark.parametrize("reply", [Reply(body="hello"), Reply(body=b"<html>"), Reply(404, b"<html>"), Reply(301, {})])

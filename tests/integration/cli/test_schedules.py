@@ -72,7 +72,9 @@ def test_one_is_shown_and_its_name_is_quoted(api: FakeApi, shell: Shell) -> None
     assert shell("schedules", "show", NAME, "-o", "json").json == SCHEDULE
     assert shell("schedules", "show", "a/b?c").code == 3
     assert api.requests[-1].path == "/schedules/a%2Fb%3Fc"
-    assert shell("schedules", "show", "..").code == 2
+    assert shell("schedules", "show", "..").code == 3
+    assert api.requests[-1].path == "/schedules/%2E%2E"
+    assert shell("schedules", "show", "").code == 2
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])

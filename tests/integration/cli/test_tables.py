@@ -8,7 +8,7 @@ import pytest
 
 from orchestrix.cli.output import width
 from tests.integration.cli.fake_api import FakeApi, Reply, app, change
-from tests.integration.cli.samples import ATTEMPT, CLUSTER, DEAD_LETTER, JOB
+from tests.integration.cli.samples import ATTEMPT, CLUSTER, DEAD_LETTER, JOB, SCHEDULE
 from tests.unit.cli.shell import Shell
 
 
@@ -75,6 +75,23 @@ def test_an_id_is_never_cut(api: FakeApi, shell: Shell) -> None:
     api.on("GET", "/dead-letters", page(DEAD_LETTER))
     shell.set(COLUMNS="40")
     assert DEAD_LETTER["id"] in shell("dlq", "list").out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 160])
+@pytest.mark.parametrize("name", ["n" * 200, "é日" * 100])
+def test_a_table_that_begins_with_long_names_fits_too(api: FakeApi, shell: Shell, columns: int, name: str) -> None:
+    group = {"appName": name, "addressType": "MANUAL", "addressList": ["http://10.0.0.7:9999"], "executors": []}
+    api.on("GET", "/registry/groups", page({**group, "appName": "shop"}, group))
+    api.on("GET", "/schedules", page({**SCHEDULE, "name": name}, {**SCHEDULE, "name": "nightly"}))
+    shell.set(COLUMNS=str(columns))
+    for words in ("registry list", "schedules list")[: 1 if columns < 80 else 2]:
+        lines = shell(*words.split()).out.splitlines()
+        assert max(map(width, lines)) <= columns, words
+        assert any(line.startswith(name[:15]) and "…" in line for line in lines), words
+    out = shell("registry", "list").out
+    assert "MANUAL" in out, "what is short is not cut for a long name"
+    assert columns < 100 or "OLDEST LAST SEEN" in out, "nor is the rest as long as the name has half of the room"
+    assert name in shell("registry", "list", "-o", "wide").out
 
 
 def test_where_nobody_looks_nothing_is_cut(api: FakeApi, shell: Shell) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.persistence.engine import Database
-from tests.servers import templates
 
 
 @pytest.fixture(params=["embedded", pytest.param("rabbitmq", marks=pytest.mark.servers)])
@@ -24,9 +23,9 @@ async def broker_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def database(sqlite_url: str) -> AsyncIterator[Database]:
+async def database(sqlite_store: str) -> AsyncIterator[Database]:
     """A database with all tables, in a file."""
-    made = Database(templates.upgraded(sqlite_url))
+    made = Database(sqlite_store)
     yield made
     await made.close()
 
@@ -34,6 +33,6 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in ("postgres", "mariadb")])
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
     """The same on each of the servers."""
-    made = Database(templates.upgraded(request.getfixturevalue(f"{request.param}_url")))
+    made = Database(str(request.getfixturevalue(f"{request.param}_store")))
     yield made
     await made.close()

@@ -233,13 +233,17 @@ class Plant:
 
 
 class Task:
-    """One attempt that the hand has got, and what it says of it. `seq` counts its words."""
+    """One attempt that the hand has got, and what it says of it. `seq` counts its words.
+
+    `context` are the headers of what it says, such as those of the order, which a worker that makes no spans copies.
+    """
 
     def __init__(self, hand: Hand, order: dict[str, Any], headers: Mapping[str, object]) -> None:
         self.order = order
         self.headers = headers
         self._hand = hand
         self.seq = 0
+        self.context: dict[str, str] = {}
         self.logged: list[int] = []
 
     @property
@@ -272,7 +276,7 @@ class Task:
     async def _send(self, queue: str, **more: Any) -> None:
         self.seq = more.pop("seq", self.seq + 1)
         who = {"jobId": self.order["jobId"], "historyId": self.order["historyId"], "workerId": self._hand.name}
-        await self._hand.send("", queue, {**who, "seq": self.seq, **more})
+        await self._hand.send("", queue, {**who, "seq": self.seq, **more}, self.context)
 
 
 class Hand:
@@ -327,9 +331,12 @@ class Hand:
             await self._orders.close()
             self._orders = None
 
-    async def send(self, exchange: str, key: str, fields: dict[str, Any]) -> None:
+    async def send(
+        self, exchange: str, key: str, fields: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
         """A message, which the broker takes."""
-        [published] = await self.broker.publish([Outgoing(exchange, key, json.dumps(fields).encode(), clock.uuid7())])
+        message = Outgoing(exchange, key, json.dumps(fields).encode(), clock.uuid7(), headers=headers or {})
+        [published] = await self.broker.publish([message])
         assert published.outcome is Outcome.CONFIRMED, published
 
     async def beat(self) -> None:

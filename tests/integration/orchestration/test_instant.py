@@ -13,7 +13,6 @@ import pytest
 from orchestrix.persistence.engine import Database
 from orchestrix.saga.state import Instance
 from tests.integration.orchestration.rig import Rig
-from tests.servers import templates
 from tests.support import eventually
 
 WAVE: Final = 20
@@ -25,9 +24,7 @@ DATABASES = ["sqlite", *(pytest.param(name, marks=pytest.mark.servers) for name 
 @pytest.fixture(params=DATABASES)
 async def busy_rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """A node over each kind of database."""
-    url = request.getfixturevalue(f"{request.param}_url")
-    templates.upgraded(url)
-    database = Database(url)
+    database = Database(request.getfixturevalue(f"{request.param}_store"))
     made = Rig(database)
     await made.start()
     await made.wakeups.start()

@@ -36,7 +36,6 @@ from orchestrix.saga.effect_keys import effect_key
 from orchestrix.saga.state import Instance
 from tests.integration.jobs.rows import leading
 from tests.integration.orchestration.rig import Rig
-from tests.servers import templates
 from tests.support import eventually, holds
 
 RELEASE = Saga(
@@ -186,9 +185,7 @@ class Yard(Rig):
 @pytest.fixture(params=DATABASES)
 async def yard(request: pytest.FixtureRequest) -> AsyncIterator[Yard]:
     """A node over each kind of database."""
-    url = request.getfixturevalue(f"{request.param}_url")
-    templates.upgraded(url)
-    database = Database(url)
+    database = Database(request.getfixturevalue(f"{request.param}_store"))
     made = Yard(database)
     await made.start()
     yield made
@@ -221,6 +218,19 @@ async def test_who_enters_the_step_puts_one_job_down(yard: Yard) -> None:
     await yard.outbox_empty()
     assert yard.sent("cmd.tag")
     assert len(yard.broker.published) == 1, "no message leaves for a job"
+
+
+async def test_a_job_follows_from_the_span_that_issued_it_and_keeps_its_sagas_root(yard: Yard) -> None:
+    saga = await yard.begin("traced", saga="release")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    root, issued = f"00-{trace}-00f067aa0ba902b7-03", f"00-{trace}-1111111111111111-03"
+    table = tables.saga_instances
+    async with yard.database.begin() as tx:
+        change = update(table).where(table.c.id == saga.id)
+        await tx.execute(change.values(traceparent=root, tracestate="vendor=1", trace_head=issued))
+    yard.report(saga, "evt.tagged")
+    job = await yard.job(await yard.reached(saga, "BUILDING"))
+    assert (job.traceparent, job.tracestate, job.trace_head) == (root, "vendor=1", issued)
 
 
 async def test_the_jobs_of_one_saga_are_found(yard: Yard) -> None:

@@ -689,13 +689,13 @@ SITUATIONS: Final[list[tuple[Situation, str, str, str]]] = [
         crashed,
         "workers_died",
         r"^3 workers died while processing cmd\.createGitRepo; it waits behind others\.$",
-        "Wait, or see the logs of the workers and of their machines for the cause.",
+        "Wait, or fix what the logs of the workers and of their machines show, or `cancel` it: then no worker runs it.",
     ),
     (
         crashed_all,
         "workers_died",
         r"^3 workers died .* behind others\. cmd\.createGitRepo has 1 message and no consumer\.$",
-        "See the logs of the workers and of their machines for the cause; then: Start a worker with",
+        "Fix what the logs of the workers and of their machines show, or `cancel` it: then no worker runs it. Then: ",
     ),
     (crashed_and_answered, "retry", r"attempt 1 of 5, failed: ", "Wait, or `retry` to retry now."),
     (

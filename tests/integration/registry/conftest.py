@@ -9,7 +9,6 @@ import pytest
 from orchestrix import clock
 from orchestrix.persistence.engine import Database
 from tests.fakes.time import Shifted
-from tests.servers import templates
 
 SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("postgres", "mariadb")]
 
@@ -25,13 +24,13 @@ def time() -> Iterator[Shifted]:
 @pytest.fixture(params=["sqlite", *SERVERS])
 def url(request: pytest.FixtureRequest) -> str:
     """A database with all tables."""
-    return templates.upgraded(request.getfixturevalue(f"{request.param}_url"))
+    return str(request.getfixturevalue(f"{request.param}_store"))
 
 
 @pytest.fixture(params=SERVERS)
 def served_url(request: pytest.FixtureRequest) -> str:
     """The same on the servers, where two transactions can be under way at once."""
-    return templates.upgraded(request.getfixturevalue(f"{request.param}_url"))
+    return str(request.getfixturevalue(f"{request.param}_store"))
 
 
 @pytest.fixture

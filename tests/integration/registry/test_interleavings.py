@@ -6,17 +6,24 @@ One node is stopped before each of its statements in turn, while the other does 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import pytest
 
-from orchestrix.persistence.engine import Database
+from orchestrix.config.registry import RegistrySettings
+from orchestrix.domain.leases import Fence
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.registry import groups
 from orchestrix.persistence.registry.registrations import Heartbeat
+from orchestrix.registry.reaper import ExecutorReaper
 from orchestrix.registry.registrar import Registrar
+from tests.integration.jobs.rows import leading
 from tests.integration.registry.build import (
     ONE,
+    SHOP,
     Pause,
     group_of,
     listed,
@@ -27,6 +34,7 @@ from tests.integration.registry.build import (
 STATEMENTS: Final = 20
 """More than any transaction of a heartbeat or a goodbye has."""
 OLD, NEW = "old", "new"
+FENCE: Final = Fence(1, "leader")
 
 
 @pytest.fixture
@@ -172,3 +180,46 @@ async def test_goodbye_and_new_process_in_the_middle_of_a_heartbeat_that_is_not_
         stops=unwritten,
         places=unwritten,
     )
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
+async def test_a_group_that_is_made_while_an_executor_joins_lists_it_at_once_or_after_one_check_of_the_reaper(
+    database: Database, peer: Database, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """Neither transaction sees the other; the node may die before it refreshes the list once more."""
+    await leading(peer, FENCE)
+    refresh, made = groups.refresh, asyncio.Event()
+
+    async def with_a_group_in_between(tx: Transaction, apps: Collection[str], now: datetime) -> list[str]:
+        changed = await refresh(tx, apps, now)
+        if tx.database is database and not made.is_set():
+            made.set()
+            await group_of(peer)
+        return changed
+
+    monkeypatch.setattr(groups, "refresh", with_a_group_in_between)
+    again = _Again(dead=dies)
+    async with registrar_of(database) as registrar:
+        monkeypatch.setattr(registrar, "_list_again", again.instead_of(registrar._list_again))
+        await registrar.register(Heartbeat(SHOP, ONE))
+        await again.over.wait()
+    assert set(await registered(peer)) == {ONE}
+    assert (await listed(peer)).addresses == (() if dies else (ONE,))
+    await ExecutorReaper(peer, RegistrySettings(), FENCE).check()
+    assert (await listed(peer)).addresses == (ONE,)
+
+
+@dataclass
+class _Again:
+    """The refresh after the commit, which a dead node does not do; and whether it is over."""
+
+    dead: bool
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def instead_of(self, refresh: Callable[[Collection[str]], Coroutine[Any, Any, None]]) -> Any:
+        async def refreshed(apps: Collection[str]) -> None:
+            if not self.dead:
+                await refresh(apps)
+            self.over.set()
+
+        return refreshed

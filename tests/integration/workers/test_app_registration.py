@@ -22,7 +22,7 @@ from orchestrix.worker.executor_groups import ExecutorGroups
 from tests.servers import shared, templates
 from tests.servers.names import Pool
 from tests.servers.shared import Database as Server
-from tests.servers.sql import emptied, run_sql
+from tests.servers.sql import emptied
 from tests.service import REGISTER, UNREGISTER, registration_handlers
 from tests.support import eventually
 
@@ -56,7 +56,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
 def url(request: pytest.FixtureRequest) -> str:
     """A database with empty tables."""
     url: str = request.getfixturevalue(request.param)
-    run_sql(url, *emptied())
+    emptied(url)
     return url
 
 

@@ -197,6 +197,12 @@ def test_a_number_below_nothing_is_no_option(shell: Shell) -> None:
         ("apps lst", "no command 'lst', did you mean list? See `orchestrix apps --help`"),
         ("app list", "no command 'app', did you mean apps? See `orchestrix --help`"),
         ("nonsense", "no command 'nonsense': see `orchestrix --help`"),
+        (
+            "why trip 3",
+            "no command 'why', did you mean `orchestrix apps why` or `orchestrix sagas why` or `orchestrix jobs why`?"
+            " See `orchestrix --help`",
+        ),
+        ("redrive x", "no command 'redrive', did you mean `orchestrix dlq redrive`? See `orchestrix --help`"),
         ("--nonsense bash", "unrecognized arguments: --nonsense: see `orchestrix --help`"),
         ("--confg x apps list", "unrecognized arguments: --confg, did you mean --config? See `orchestrix --help`"),
         ("apps list x", "unrecognized arguments: x: see `orchestrix apps list --help`"),

@@ -309,7 +309,10 @@ def test_a_clock_that_went_back(shell: Shell, parts: Parts) -> None:
     parts.database.ahead = 61.2
     (found,) = checks(shell, 0)["clock"]
     assert (found.status, found.detail[:20]) == ("warn", "the clock went back:")
-    assert "61 s ahead" in found.detail
+    assert "1 min 1 s ahead" in found.detail
+    assert found.fix == (
+        "set the clock right, or if it is right now do nothing: no wait is lost, and this ends within 1 min 1 s"
+    )
 
 
 def test_a_schema_that_is_behind(shell: Shell, parts: Parts) -> None:
@@ -433,6 +436,9 @@ def test_failed_jobs_are_a_warning_with_the_command_that_lists_them(shell: Shell
         (Unavailable(FULL), "free space on its disk; nodes"),
         (Unavailable(LOCKED), "end the program or the transaction that holds the lock; nodes"),
         (Contention("another transaction holds it"), "end the program or the transaction that holds the lock; nodes"),
+        (Unavailable("the database is unavailable: sorry, too many clients already"), "end clients that hold"),
+        (Unavailable("the database is unavailable: (1040, 'Too many connections')"), "end clients that hold"),
+        (Unavailable("the database does not accept writes"), "let it, this user and this session write; nodes"),
     ],
 )
 def test_a_full_or_locked_database(shell: Shell, parts: Parts, refusal: Exception, fix: str) -> None:
@@ -440,6 +446,53 @@ def test_a_full_or_locked_database(shell: Shell, parts: Parts, refusal: Exceptio
     (found,) = checks(shell, 1)["database"]
     assert found.detail.endswith(f": {refusal}")
     assert found.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fix"),
+    [
+        (Unavailable("the database is unavailable: sorry, too many clients already"), "ORCHESTRIX_DATABASE__POOL_SIZE"),
+        (Contention("canceling statement due to lock timeout"), "end the program or the transaction that holds the"),
+        (Unavailable("cannot connect to the database: connection refused"), None),
+    ],
+)
+def test_a_database_that_is_full_or_locked_before_it_is_read(
+    shell: Shell, parts: Parts, refusal: Exception, fix: str | None
+) -> None:
+    parts.database.error = refusal
+    (found,) = checks(shell, 1)["database"]
+    assert found.detail == str(refusal)
+    assert (found.fix is None) if fix is None else (fix in found.fix)
+
+
+def test_a_node_whose_connections_are_all_in_use(shell: Shell, parts: Parts) -> None:
+    ill = {"component": "Database", "isHealthy": False, "reason": "no database connection became free in time"}
+    parts.health = lambda: {"status": "unhealthy", "checks": [ill]}
+    (found,) = checks(shell, 1)["API"]
+    assert "ORCHESTRIX_DATABASE__POOL_SIZE" in found.fix
+
+
+def test_a_command_without_a_handler_here_is_not_said_to_be_started_here(
+    shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.broker.counts |= {"cmd.registerApp": (1, 0), "cmd.createGitRepo": (1, 0)}
+    monkeypatch.setattr(command, "_handled", lambda settings: {"cmd.createGitRepo"})
+    fixes = [found.fix for found in checks(shell, 0)["queues"]]
+    assert fixes[0] == "orchestrix worker -q cmd.createGitRepo"
+    assert fixes[1].startswith("start the worker that handles cmd.registerApp (no module here does: add its module to")
+
+
+def test_a_bug_in_the_look_at_workers_is_a_finding_but_an_older_schema_none(
+    shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: object) -> dict[str, str]:
+        raise KeyError("facts")
+
+    monkeypatch.setattr(command, "command_workers", broken)
+    (found,) = checks(shell, 1)["broker"]
+    assert "unexpected KeyError" in found.detail
+    parts.schema_error = SchemaMismatch("run `orchestrix db upgrade`")
+    assert list(checks(shell, 1)) == ["schema"]
 
 
 def test_each_cause_is_a_finding_of_its_own(shell: Shell, parts: Parts) -> None:
@@ -493,6 +546,7 @@ def test_a_wrong_token_is_a_fault(shell: Shell, parts: Parts) -> None:
     parts.answers["/stuck"] = refused
     (found,) = checks(shell, 1)["API"]
     assert "Invalid token (correct ORCHESTRIX_API__TOKEN)" in found.detail
+    assert found.fix.startswith("export ORCHESTRIX_API__TOKEN=SECRET, one of those in the ORCHESTRIX_API__TOKENS=")
 
 
 def test_dead_letters_and_unrouted_messages(shell: Shell, parts: Parts) -> None:

@@ -171,9 +171,12 @@ class RedeliveryScheduler:
         self._follow(clock.monotonic())
         place = policy.arrives(id, command.deaths, others, self._work.free)
         if place is RedeliveryDecision.RUN:
-            await self._crashes.note(
-                command, f"it is tried beside at most {policy.width - 1} other redelivered commands"
+            beside = (
+                "no other redelivered command"
+                if policy.width == 1
+                else f"at most {policy.width - 1} others so often redelivered"
             )
+            await self._crashes.note(command, f"{beside} may run beside it")
             self._tried[command] = None
             self._work.begin(command).add_done_callback(lambda task: self._left(command))
             return

@@ -300,7 +300,8 @@ def test_no_node_is_called(ip: str, port: int, node: tuple[IpAddress | None, int
             "http://10.0.0.7:80",
             (),
             "",
-            "http://10.0.0.7:80 is not called: ORCHESTRIX_REGISTRY__ALLOW is not set, so no executor is",
+            "http://10.0.0.7:80 is not called: ORCHESTRIX_REGISTRY__ALLOW is not set, so no executor is. Set it to the"
+            " networks or names of your executors, as 10.0.0.7:80",
         ),
         (
             "http://10.0.0.7:80",

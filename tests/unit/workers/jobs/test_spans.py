@@ -219,7 +219,7 @@ async def test_a_job_without_a_function_fails(bench: Bench, spans: RecordedSpans
     assert attribute(spans.one(PROCESS), "error.type") == "UnknownJob"
 
 
-async def test_a_job_that_the_worker_stops_has_ended(bench: Bench, spans: RecordedSpans) -> None:
+async def test_a_job_that_ends_with_its_worker_is_given_back(bench: Bench, spans: RecordedSpans) -> None:
     async def wait(context: JobContext) -> None:
         observe(context)
         await asyncio.Event().wait()
@@ -229,7 +229,8 @@ async def test_a_job_that_the_worker_stops_has_ended(bench: Bench, spans: Record
     await eventually(lambda: bench.reports("job.status"), deadline=5.0)
     await bench.broker.settled(QUEUE)
     await runner.stop()
-    assert attribute(spans.one(PROCESS), "error.type") == "WorkerStopped"
+    span = spans.one(PROCESS)
+    assert (attribute(span, "orchestrix.ignored"), status_of(span)[0]) == ("given-back", StatusCode.UNSET)
 
 
 async def test_a_job_that_is_cancelled_is_no_error(bench: Bench, spans: RecordedSpans) -> None:
