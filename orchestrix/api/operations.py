@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from orchestrix.api import problems
@@ -183,9 +183,20 @@ def add(app: FastAPI, context: ApiContext, authenticator: Authenticator, operati
     executors = authenticator.with_more(context.registry.tokens)
     for one in sorted(operations, key=lambda one: not one.executors):
         endpoint = _Endpoint(_endpoint(context, executors if one.executors else authenticator, one))
-        route = Route(one.path, endpoint, name=one.name, include_in_schema=False)
+        route = _NamedRoute(one.path, endpoint, name=one.name, include_in_schema=False)
         route.methods = {one.method}  # given to the route, GET would bring HEAD with it, also to streams
         app.router.routes.append(route)
+
+
+class _NamedRoute(Route):
+    """A route that the scope names, as those of FastAPI do: the span of a request is called by its path."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As the base class."""
+        match, found = super().matches(scope)
+        if match is not Match.NONE:
+            found["route"] = self
+        return match, found
 
 
 class _Endpoint:
