@@ -141,6 +141,25 @@ def test_two_writers_of_a_damaged_file_begin_one_new_one(path: Path, caplog: pyt
     assert len(caplog.records) == 1
 
 
+def test_a_new_file_of_another_process_is_not_set_aside(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = LocalStore(path), LocalStore(path)
+    insert = LocalStore._insert
+
+    def damaged(self: LocalStore, *rest: Any) -> None:
+        monkeypatch.setattr(LocalStore, "_insert", insert)
+        os.replace(path, path.with_name("traces.db.damaged"))  # the other one was quicker
+        for suffix in ("-wal", "-shm"):
+            path.with_name(f"traces.db{suffix}").unlink(missing_ok=True)
+        other.write([span(1)])
+        error = sqlite3.DatabaseError("database disk image is malformed")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+    monkeypatch.setattr(LocalStore, "_insert", damaged)
+    store.write([span(2)])
+    assert [one["spanId"][-1] for one in LocalTraces(path).spans(TRACE)] == ["1", "2"]
+
+
 def test_a_file_that_the_user_deletes_is_begun_anew(path: Path) -> None:
     store = LocalStore(path)
     store.write([span(1)])
