@@ -21,6 +21,7 @@ from orchestrix.saga.messages import Event, UnreadableMessage
 from orchestrix.saga.messages import event as read_event
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import IgnoredEvent, owner_of
+from orchestrix.telemetry.messaging import begin_commit, saga_attributes
 from orchestrix.telemetry.tracing import NO_SPAN, Span
 
 UNKNOWN_APP: Final = IgnoredEvent("unknown-app", dead_letter=True)
@@ -95,6 +96,15 @@ def alive(consumer: Consumer, batch: Sequence[Received]) -> list[Received]:
             if not consumer.alive(one.delivery):
                 saga_spans.give_up(one.span, CHANNEL_LOST)
     return open_ones
+
+
+def begin_commit_of(batch: Sequence[Received]) -> Span:
+    """The span of the commit for all of them; that of a single event is one of its saga."""
+    span = begin_commit([one.span.context for one in batch])
+    if span.recording and len(batch) == 1:
+        (one,) = batch
+        span.set(saga_attributes(one.saga.name, one.event.app_id, one.event.correlation_id))
+    return span
 
 
 def end_spans(verdicts: Verdicts) -> None:

@@ -19,6 +19,7 @@ from orchestrix.engine.event_batch import (
     Received,
     Verdicts,
     alive,
+    begin_commit_of,
     by_pair,
     end_spans,
     firsts,
@@ -47,7 +48,6 @@ from orchestrix.saga.commands import SagaTransition, TransitionInputs, sent_exac
 from orchestrix.saga.messages import Event
 from orchestrix.saga.state import UNSENDABLE, Instance
 from orchestrix.saga.transition import IgnoredEvent, cause_of
-from orchestrix.telemetry.messaging import begin_commit
 from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.events")
@@ -229,7 +229,7 @@ class EventListener:
                 return
 
     async def _commit(self, batch: Sequence[Received]) -> Verdicts:
-        span = begin_commit([one.span.context for one in batch])
+        span = begin_commit_of(batch)
         try:
             return await self._database.run(partial(self._write, batch))
         except Exception as error:

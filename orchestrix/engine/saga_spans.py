@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -56,6 +56,13 @@ def describe_start(root: Span, result: StartResult) -> None:
     if span is not None and span.recording and isinstance(result, StartedSaga):
         begun = result.instance
         span.set({**saga_attributes(begun.saga, begun.id, begun.correlation_id), names.SAGA_STATE_TO: begun.state})
+
+
+def describe_commit(span: Span, started: Sequence[SagaTransition | None]) -> None:
+    """Says of the span of a commit that has started a single saga which one that is."""
+    if span.recording and len(started) == 1 and started[0] is not None:
+        begun = started[0].instance
+        span.set(saga_attributes(begun.saga, begun.id, begun.correlation_id))
 
 
 def begin_event(delivery: Delivery) -> Span:

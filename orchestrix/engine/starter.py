@@ -133,12 +133,16 @@ class SagaStarter:
                 lambda tx: self._write(tx, [asked.request for asked in batch])
             )
         except RetryableError as away:
+            span.fail(type(away).__name__)
             for asked in batch:
                 _fail(asked, away)
         except Exception as error:
+            span.fail(type(error).__name__)
+            span.end()  # the parts have commits of their own
             await self._commit_apart(batch, error)
         else:
             crash.point("start.after_commit")
+            saga_spans.describe_commit(span, moved)
             self._announce([one for one in moved if one is not None], outbox_rows)
             for asked, one in zip(batch, moved, strict=True):
                 asked.answer.set_result(StartedSaga(one.instance) if one else ExistingSaga(None))

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from orchestrix.broker.port import Outcome, Published
 from orchestrix.engine.control import Action
 from orchestrix.engine.requests import StartedSaga, StartRequest
-from orchestrix.errors import ConflictError
+from orchestrix.errors import ConflictError, Unavailable
 from orchestrix.outbox import rows
 from orchestrix.persistence.engine import Transaction
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
@@ -158,6 +158,34 @@ async def test_a_batch_has_one_commit_that_links_to_all(rig: Rig, spans: Recorde
     assert linked, "some were committed together"
     assert len({trace_of(one) for one in spans.named(PROCESS_CREATED)}) == 3, "no trace has anything of another"
     assert not {trace_of(one) for one in commits} & {trace_of(one) for one in spans.named(PROCESS_CREATED)}
+
+
+async def test_the_commit_for_one_saga_is_a_span_of_it(rig: Rig, spans: RecordedSpans) -> None:
+    app = await begin(rig, "alone", CLIENT)
+    answer(rig, app, "evt.gitRepoCreated", await sent(rig, "cmd.createGitRepo"))
+    await rig.reached(app, "REGISTERING")
+    await ended(spans, PROCESS_CREATED)
+    commits = spans.named("commit")
+    assert len(commits) == 2
+    for one in commits:
+        assert trace_of(one) == CLIENT[3:35]
+        assert (attribute(one, "saga.id"), attribute(one, "saga.name")) == (app.id, "app")
+        assert attribute(one, "orchestrix.correlation_id") == "c-alone"
+
+
+async def test_a_start_that_is_not_committed_has_a_commit_that_failed(
+    rig: Rig, spans: RecordedSpans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any, **_more: Any) -> Any:
+        raise Unavailable("no database")
+
+    monkeypatch.setattr(rig.database, "run", away)
+    with pytest.raises(Unavailable):
+        await begin(rig, "away", CLIENT)
+    monkeypatch.undo()
+    (commit,) = spans.named("commit")
+    assert commit.status.status_code is StatusCode.ERROR
+    assert attribute(commit, "error.type") == "Unavailable"
 
 
 async def test_a_retry_links_to_the_try_before(rig: Rig, spans: RecordedSpans) -> None:
