@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.telemetry import conventions as names
 from orchestrix.telemetry import tracing
-from orchestrix.telemetry.trace_context import TraceContext, span_id_for
+from orchestrix.telemetry.trace_context import TraceContext, span_id_for, uuid7_ms
 from orchestrix.telemetry.tracing import Attributes, Span, SpanKind, SpanLink, Value
 
 PUBLISH: Final = "publish"
@@ -113,7 +113,7 @@ def begin_process(
         names.MESSAGING_DESTINATION_TEMPLATE: template,
     }
     values.update((name, value) for name, value in optional.items() if value is not None)
-    sent = _moment(sent_at)
+    sent = _sent(sent_at, message_id)
     if sent is not None:
         values[names.QUEUE_WAIT_MS] = _milliseconds_since(sent)
     kind = names.LINK_RETRY if redelivered else names.LINK_MESSAGE
@@ -138,6 +138,18 @@ def begin_commit(contexts: Sequence[TraceContext | None]) -> Span:
     if len(contexts) == 1:
         return tracing.begin(COMMIT, parent=kept[0], attributes=attributes)
     return tracing.begin(COMMIT, links=[SpanLink(one, names.LINK_BATCH) for one in kept], attributes=attributes)
+
+
+def _sent(seconds: float | None, message_id: str | None) -> datetime | None:
+    """When the message was sent. AMQP knows whole seconds alone: within that second it is the time in a UUIDv7, else its
+    end, so that a wait is never shown that was none.
+    """
+    moment = _moment(seconds)
+    if moment is None or moment.microsecond:
+        return moment
+    made = uuid7_ms(message_id)
+    after = None if made is None else made - int(moment.timestamp()) * 1000
+    return moment + timedelta(milliseconds=after if after is not None and 0 <= after < 1000 else 1000)
 
 
 def _moment(seconds: float | None) -> datetime | None:

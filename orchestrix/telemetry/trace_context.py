@@ -95,6 +95,15 @@ def span_id_for(message_id: str) -> int | None:
         return None
 
 
+def uuid7_ms(message_id: str | None) -> int | None:
+    """When a UUIDv7 was made, in milliseconds since 1970 (RFC 9562, 5.7); None for any other id."""
+    digits = (message_id or "").replace("-", "")
+    try:
+        return int(digits[:12], 16) if len(digits) == 32 and digits[12] == "7" else None
+    except ValueError:
+        return None
+
+
 def _parent(value: str) -> str | None:
     match = _TRACEPARENT.fullmatch(value)
     if match is None:
