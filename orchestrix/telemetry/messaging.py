@@ -141,8 +141,8 @@ def begin_commit(contexts: Sequence[TraceContext | None]) -> Span:
 
 
 def _sent(seconds: float | None, message_id: str | None) -> datetime | None:
-    """When the message was sent. AMQP knows whole seconds alone: within that second it is the time in a UUIDv7, else its
-    end, so that a wait is never shown that was none.
+    """When the message was sent. AMQP knows whole seconds alone: within that second it is the time in a UUIDv7, else
+    the end of it, so that no wait is shown that was none.
     """
     moment = _moment(seconds)
     if moment is None or moment.microsecond:
