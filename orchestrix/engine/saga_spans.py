@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from orchestrix.broker.port import Delivery
 from orchestrix.engine.requests import StartedSaga, StartRequest, StartResult
 from orchestrix.outbox.saga_log import CommittedChange
+from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.saga.changes import ENDS_OF_TRIES
 from orchestrix.saga.commands import SagaTransition, pending_command
 from orchestrix.saga.definition import Saga
@@ -19,6 +22,9 @@ from orchestrix.telemetry import tracing
 from orchestrix.telemetry.messaging import begin_process, saga_attributes
 from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context, trace_context
 from orchestrix.telemetry.tracing import Span, SpanLink, Value
+
+MAX_LINKS: Final = 100
+"""How many links one span has at most; the SDK keeps 128."""
 
 
 def head_of(instance: Instance) -> TraceContext | None:
@@ -204,3 +210,22 @@ def begin_action(action: str, instance: Instance) -> Span:
         links=[] if head is None else [SpanLink(head, names.LINK_ACTION)],
         attributes={**saga_attributes(instance.saga, instance.id, instance.correlation_id), names.ACTION: action},
     )
+
+
+def sent_by_request(rows: list[OutboxRow], instances: Sequence[Instance]) -> list[OutboxRow]:
+    """Rows that a person's request sends again: they belong to its trace, which links to what it acts on, the first
+    `MAX_LINKS` of it. Those of sagas that are not kept, and what the engine sends by itself, stay in their own traces.
+    """
+    span = tracing.current_span()
+    if span is None or not span.recording or span.context is None:
+        return rows
+    heads = {one.id: head_of(one) for one in instances}
+    for head in list(filter(None, heads.values()))[:MAX_LINKS]:
+        span.link(SpanLink(head, names.LINK_ACTION))
+    parent, state = span.context
+    return [
+        row
+        if (head := heads[row.instance_id]) is not None and not head.sampled
+        else replace(row, traceparent=parent, tracestate=state)
+        for row in rows
+    ]

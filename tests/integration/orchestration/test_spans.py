@@ -12,10 +12,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from orchestrix.broker.port import Outcome, Published
 from orchestrix.engine.control import Action
+from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.engine.requests import StartedSaga, StartRequest
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart
+from orchestrix.telemetry import tracing
 from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
@@ -302,6 +304,31 @@ async def test_a_person_s_action_is_a_trace_that_links_back(rig: Rig, spans: Rec
     assert attribute(action, "orchestrix.action") == "cancel"
     rows = await rig.history(app)
     assert rows[-1].trace_id == trace_of(action) != trace_of(first)
+
+
+async def test_a_person_s_redispatch_is_in_the_trace_of_the_request(rig: Rig, spans: RecordedSpans) -> None:
+    """The request links to what it sends again; what the engine sends again by itself stays in its trace."""
+    app = await begin(rig, "resent", CLIENT)
+    await sent(rig, "cmd.createGitRepo")
+    first = await ended(spans, PUBLISH_CREATE)
+    await rig.outbox_empty()
+    service = RedispatchService(rig.database, rig.relay, rig.catalog)
+    request = tracing.begin("POST /redispatch", tracing.SpanKind.SERVER)
+    with tracing.active(request):
+        assert await service.redispatch(["app"], [app.id], actor="ada", reason="lost") == 1
+    request.end()
+    await sent(rig, "cmd.createGitRepo", 2)
+    second = await ended(spans, PUBLISH_CREATE, 2)
+    assert parent_id(second) == context_of(spans.one("POST /redispatch")).span_id
+    assert links_of(spans.one("POST /redispatch")) == [("action", CLIENT[3:35], CLIENT[36:52])]
+
+    await rig.outbox_empty()
+    assert await service.redispatch(["app"], [app.id]) == 1, "without a request, as after a reset of the broker"
+    await sent(rig, "cmd.createGitRepo", 3)
+    third = await ended(spans, PUBLISH_CREATE, 3)
+    assert parent_id(third) == context_of(first).span_id
+    assert ("retry", trace_of(first), context_of(first).span_id) in links_of(third)
+    assert len({context_of(one).span_id for one in (first, third)}) == 2
 
 
 async def test_a_message_that_is_not_confirmed_is_published_again_with_a_link(
