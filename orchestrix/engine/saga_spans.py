@@ -220,8 +220,8 @@ def sent_by_request(rows: list[OutboxRow], instances: Sequence[Instance]) -> lis
     if span is None or not span.recording or span.context is None:
         return rows
     heads = {one.id: head_of(one) for one in instances}
-    for head in list(filter(None, heads.values()))[:MAX_LINKS]:
-        span.link(SpanLink(head, names.LINK_ACTION))
+    for known in list(filter(None, heads.values()))[:MAX_LINKS]:
+        span.link(SpanLink(known, names.LINK_ACTION))
     parent, state = span.context
     return [
         row
