@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
+from uuid import UUID
 
 from orchestrix import clock
 from orchestrix.telemetry import conventions as names
@@ -113,7 +114,7 @@ def begin_process(
         names.MESSAGING_DESTINATION_TEMPLATE: template,
     }
     values.update((name, value) for name, value in optional.items() if value is not None)
-    sent = _moment(sent_at)
+    sent = _moment(_sent_at(sent_at, message_id))
     if sent is not None:
         values[names.QUEUE_WAIT_MS] = _milliseconds_since(sent)
     kind = names.LINK_RETRY if redelivered else names.LINK_MESSAGE
@@ -138,6 +139,20 @@ def begin_commit(contexts: Sequence[TraceContext | None]) -> Span:
     if len(contexts) == 1:
         return tracing.begin(COMMIT, parent=kept[0], attributes=attributes)
     return tracing.begin(COMMIT, links=[SpanLink(one, names.LINK_BATCH) for one in kept], attributes=attributes)
+
+
+def _sent_at(stamped: float | None, message_id: str | None) -> float | None:
+    """When the message was sent. AMQP says it in whole seconds; an id with a time (UUIDv7) of the same second says in
+    which millisecond. Without one it is the end of that second: so a wait is never shown longer than it was.
+    """
+    if stamped is None or not stamped.is_integer():
+        return stamped
+    try:
+        made = UUID(message_id or "")
+    except ValueError:
+        return stamped + 1.0
+    seconds = (made.int >> 80) / 1000 if made.version == 7 else 0.0
+    return seconds if int(seconds) == stamped else stamped + 1.0
 
 
 def _moment(seconds: float | None) -> datetime | None:
