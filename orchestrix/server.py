@@ -270,8 +270,8 @@ async def run_serve(
     local_traces: Path | None = None,
     process_stop: ProcessStop | None = None,
 ) -> None:
-    """Runs a node until SIGINT or SIGTERM. `local_traces` is the file of a `dev` that it belongs to; `process_stop` is
-    told why it stops.
+    """Runs a node until SIGINT or SIGTERM. `local_traces` is the file of a `dev` that it belongs to; `process_stop`
+    gets why it stops.
 
     Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """
@@ -297,7 +297,7 @@ async def run_dev(
     """Runs everything in this process, over SQLite and the embedded broker, until SIGINT or SIGTERM.
 
     Of the ports the first free one is taken, else one above the last. `former` is the `dev` before it, if that was
-    killed; `cut_off` gets the name of this one's node when a second signal ends it; `process_stop` is told why it
+    killed; `cut_off` gets the name of this one's node when a second signal ends it; `process_stop` gets why it
     stops. Raises `ConfigError` and `DefinitionError`.
     """
     async with development(settings, folder=folder, broker_ports=broker_ports, previous=former) as dev:

@@ -20,9 +20,9 @@ FLUSH_TIMEOUT_S: Final = 0.5
 class StopSignals:
     """Waits for a stop signal: SIGINT or SIGTERM; a second one ends the process at once, whatever it is doing.
 
-    `last` is called before that, to log what is cut off; it has no time for more. `process_stop` is told of both, and
-    then writes the last line. The event loop's own handlers would not do: they wait for a function that blocks the
-    loop.
+    `last` is called before that, to log what is cut off; it has no time for more. `process_stop` notes
+    both signals, and writes the last line. The event loop's own handlers would not do: they wait for a function that
+    blocks the loop.
     """
 
     def __init__(self, last: Callable[[], None] = lambda: None, process_stop: ProcessStop | None = None) -> None:

@@ -40,7 +40,7 @@ async def run_worker(
 ) -> None:
     """Serves the commands of `queues` and the jobs of `job_queues` until SIGINT or SIGTERM; all that it can if both
     are empty. `name` is its id on the wire; `ready` gets the names of all queues; `local_traces` is the file of a `dev`
-    that it belongs to. `process_stop` is told why it stops, and how many commands and jobs it did not finish.
+    that it belongs to. `process_stop` gets why it stops, and how many commands and jobs it did not finish.
 
     Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """

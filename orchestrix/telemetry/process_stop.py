@@ -34,7 +34,7 @@ class ProcessStop:
         self._why = why if self._why is None else self._why
 
     def fail(self, error: BaseException) -> None:
-        """It stops because of `error`, whatever else it was told before."""
+        """It stops because of `error`, even after a signal."""
         self.begin()
         self._error = error
 
