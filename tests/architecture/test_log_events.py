@@ -63,8 +63,7 @@ def test_no_other_name_is_used_and_each_name_is() -> None:
             named = re.findall(r"log_events\.([A-Z_]+)\b", module.text)
             imported = re.findall(r"from orchestrix\.telemetry\.log_events import ([A-Z_, ]+)", module.text)
             used |= {*named, *(name.strip() for names in imported for name in names.split(","))}
-            literal = [place for place in re.findall(r"\"event\": *(\"[^\"]*\"|f\")", module.text)]
-            assert literal == [], module.place
+            assert re.findall(r"\"event\": *(\"[^\"]*\"|f\")", module.text) == [], module.place
     assert used == set(CATALOGUE)
 
 

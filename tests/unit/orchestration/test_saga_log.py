@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -40,11 +39,10 @@ ROOT_FIELDS = {"trace_id": "a" * 32, "span_id": "1" * 16, "trace_flags": "01"}
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(saga_log, "_rate", LogRateLimit(saga_log.log))
     monkeypatch.setattr(saga_log, "_unknown", LogThrottle())
     caplog.set_level(logging.INFO, saga_log.log.name)
-    yield
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
@@ -113,7 +111,12 @@ def test_a_flood_is_limited_and_what_is_left_out_costs_no_fields(
 ) -> None:
     made: list[object] = []
     fields = saga_log._fields
-    monkeypatch.setattr(saga_log, "_fields", lambda *given: made.append(given) or fields(*given))
+
+    def counted(*given: Any) -> dict[str, Any]:
+        made.append(given)
+        return fields(*given)
+
+    monkeypatch.setattr(saga_log, "_fields", counted)
     for _ in range(250):
         saga_log.changed(BEFORE, moved(AFTER, ROW), context=SPAN)
     assert (len(said(caplog)), len(made), saga_log._rate.left_out) == (200, 200, 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -43,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     found = Loop()
-    monkeypatch.setattr(log_rate.asyncio, "get_running_loop", lambda: found)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: found)
     return found
 
 

@@ -58,9 +58,10 @@ def test_a_signal_counts_from_its_arrival(clock: Clock, caplog: pytest.LogCaptur
 
 
 def test_an_error_is_named_and_one_of_ours_is_said(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ConfigError), stop_logged(ProcessStop(log)) as stop:
-        stop.begin()
-        clock.now += 0.5
+    stop = ProcessStop(log)
+    stop.begin()
+    clock.now += 0.5
+    with pytest.raises(ConfigError), stop_logged(stop):
         raise ConfigError("the database is too old: run `orchestrix db upgrade`")
     assert last(caplog) == {
         "level": "ERROR",
