@@ -46,6 +46,11 @@ class TraceContext(NamedTuple):
         return bool(self.flags & SAMPLED)
 
     @property
+    def log_fields(self) -> dict[str, str]:
+        """The fields of a log line that belongs to it: by "Trace Context in non-OTLP Log Formats" of OpenTelemetry."""
+        return {"trace_id": self.trace_id, "span_id": self.span_id, "trace_flags": self.traceparent[53:55]}
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers of a message that follows from it."""
         if self.tracestate is None:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from orchestrix import clock
 from orchestrix.lifecycle import WakeSignal, ended
+from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.executor.admins import Admins
 from orchestrix.worker.executor.heartbeat_log import HeartbeatLog, sentences
@@ -97,7 +98,7 @@ class Executor:
             try:
                 await self._send_heartbeat()
             except Exception:
-                LOGGER.exception("%s: a heartbeat failed", self._name)
+                LOGGER.exception("%s: a heartbeat failed", self._name, extra={"event": log_events.EXECUTOR_FAILED})
             self._first.set()
             await self._wake.wait(max(0.0, started + self._heartbeat_s - clock.monotonic()))
 
@@ -116,7 +117,12 @@ class Executor:
             await ended(heartbeats)
         result = await self._admins.post(DEREGISTER, {**self._key, "instance": self.instance})
         if result.accepted_by is None:
-            LOGGER.warning("%s: could not be deregistered: %s", self._name, sentences(result.failures))
+            LOGGER.warning(
+                "%s: could not be deregistered: %s",
+                self._name,
+                sentences(result.failures),
+                extra={"event": log_events.EXECUTOR_FAILED},
+            )
 
     def _heartbeat(self) -> dict[str, Any]:
         return {
@@ -137,7 +143,13 @@ class Executor:
             load = _checked_load(self._load())
         except Exception as error:
             if not self._load_failed:
-                LOGGER.warning("%s: no load in its heartbeats: %s", self._name, error, exc_info=_traceback_of(error))
+                LOGGER.warning(
+                    "%s: no load in its heartbeats: %s",
+                    self._name,
+                    error,
+                    exc_info=_traceback_of(error),
+                    extra={"event": log_events.EXECUTOR_FAILED},
+                )
             self._load_failed = True
             return {}
         self._load_failed = False

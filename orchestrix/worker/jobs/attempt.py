@@ -141,7 +141,9 @@ class AttemptRunner:
         context = JobContext(
             self.dispatch, self._queue, self, self.stop_signal, partial(ask, loop), self._function.settings
         )
-        self._execution = JobExecution(self._function, context, self.stop_signal, self.dispatch.log_fields)
+        followed = self._span.context
+        log_fields = {**self.dispatch.log_fields, **({} if followed is None else followed.log_fields)}
+        self._execution = JobExecution(self._function, context, self.stop_signal, log_fields)
         with tracing.active(self._span):
             return await self._execution.run()
 

@@ -13,7 +13,7 @@ from orchestrix import clock
 from orchestrix.persistence.storable_text import cleaned
 from orchestrix.saga.validation.arguments import SECONDS, TEN_YEARS, ArgumentKind, brief, called
 from orchestrix.saga.validation.signatures import called_as
-from orchestrix.telemetry import tracing
+from orchestrix.telemetry import log_events, tracing
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.errors import BadCall, demand, no_such, text_of
 from orchestrix.worker.function_checks import is_ours
@@ -85,7 +85,11 @@ class UnawaitedCall(Coroutine[Any, Any, T_co]):
         if not self._begun:
             self._work.close()
             values = self._call, self._call, self._caller_line
-            LOGGER.error("%s(…) was not awaited, and did nothing: write await %s(…) (%s)", *values)
+            LOGGER.error(
+                "%s(…) was not awaited, and did nothing: write await %s(…) (%s)",
+                *values,
+                extra={"event": log_events.CALL_NOT_AWAITED},
+            )
 
 
 def pending(asked: Awaitable[T_co], call: str) -> Awaitable[T_co]:

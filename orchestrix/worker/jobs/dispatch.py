@@ -38,7 +38,16 @@ class JobDispatch:
     @property
     def log_fields(self) -> dict[str, object]:
         """The log fields of the attempt."""
-        return {"correlation_id": self.correlation_id, "job_id": self.job_id, "history_id": self.history_id}
+        fields: dict[str, object] = {
+            "correlation_id": self.correlation_id,
+            "job_id": self.job_id,
+            "history_id": self.history_id,
+            "handler": self.handler,
+            "try": self.attempt,
+        }
+        if effect_key_in(self.payload) is not None:
+            fields |= {"saga": self.payload["saga"], "app_id": self.payload["appId"], "step": self.payload["step"]}
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

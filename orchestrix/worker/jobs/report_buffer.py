@@ -13,6 +13,7 @@ from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState, Outcome, Outgoing, Published, Topology
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import WakeSignal, backoff
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import NO_SPAN, Span
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.delivery_spans import carrying, with_spans
@@ -97,7 +98,9 @@ class ReportBuffer:
                 await self._reachable()
                 sent = await self._send(self._batch())
             except Exception:
-                LOGGER.exception("the reports of a job could not be sent; retrying")
+                LOGGER.exception(
+                    "the reports of a job could not be sent; retrying", extra={"event": log_events.WORKER_ERROR}
+                )
                 sent = False
             failures = 0 if sent else failures + 1
             if failures:
@@ -188,12 +191,19 @@ class ReportBuffer:
         try:
             await self._broker.declare(self._topology)
         except (ConfigError, Unavailable) as error:
-            LOGGER.error("a job's queue is missing and cannot be declared: %s", error)
+            LOGGER.error(
+                "a job's queue is missing and cannot be declared: %s", error, extra={"event": log_events.QUEUE_MISSING}
+            )
 
     def _replace(self, detail: str) -> None:
         """What the broker refuses is sent without the caller's own fields; if that does not help, it is dropped."""
         first = self._waiting[0]
-        LOGGER.error("the broker rejected a message for %s: %s", first.routing_key, detail)
+        LOGGER.error(
+            "the broker rejected a message for %s: %s",
+            first.routing_key,
+            detail,
+            extra={"event": log_events.REPORT_REJECTED},
+        )
         if first.headers or first.correlation_id:
             self._waiting[0] = replace(first, headers={}, correlation_id=None)
         else:

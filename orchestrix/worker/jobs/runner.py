@@ -15,6 +15,7 @@ from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import Loop
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import UnreadableMessage
+from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.heartbeat import Describe, HeartbeatPublisher
 from orchestrix.worker.jobs.consumer import JobConsumer
@@ -52,7 +53,9 @@ class CancelListener:
             try:
                 self._on_cancel(read_cancel(delivery.body))
             except UnreadableMessage as unreadable:
-                LOGGER.warning("unreadable cancel request of a job: %s", unreadable)
+                LOGGER.warning(
+                    "unreadable cancel request of a job: %s", unreadable, extra={"event": log_events.WORKER_ERROR}
+                )
         await self._consumer.acknowledge(deliveries)
 
 
@@ -188,7 +191,11 @@ class _Parts:
         await self.job_slots.requeue()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
             self.job_slots.abandoned = len(self.job_slots.attempts)
-            LOGGER.warning("%s did not finish in time; abandoned", counted(self.job_slots.abandoned, "job"))
+            LOGGER.warning(
+                "%s did not finish in time; abandoned",
+                counted(self.job_slots.abandoned, "job"),
+                extra={"event": log_events.WORK_ABANDONED},
+            )
             self.job_slots.stop_now("the worker stopped before the job ended")
             await self._quiet(CANCEL_GRACE_S + FINAL_REPORT_TIMEOUT_S)
         await self.job_slots.clear()
@@ -206,7 +213,10 @@ class _Parts:
             async with asyncio.timeout(2.0):
                 await self.job_slots.follow()
         except TimeoutError:
-            LOGGER.warning("the broker does not answer; it will redeliver incoming jobs to other workers")
+            LOGGER.warning(
+                "the broker does not answer; it will redeliver incoming jobs to other workers",
+                extra={"event": log_events.WORK_ABANDONED},
+            )
 
     async def _quiet(self, timeout: float) -> bool:
         try:
