@@ -124,11 +124,11 @@ class SagaControl:
         inputs = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
         acted = apply_action(saga, found, action.ask, inputs)
         if acted.history and not action.dry_run:
-            span = saga_spans.begin_action(action.ask.verb.value, found)
+            span = saga_spans.begin_action(action.ask.verb.value, saga, found)
+            tx.then(span.end)
             acted = _traced(found, acted, span)
             await self._store(tx, pair, found, acted, action.ask)
             saga_spans.describe(span, found, acted)
-            span.end()
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
             await self._jobs.ensure(tx, [found], redispatch=True)  # its dispatch may be lost
         return acted

@@ -171,6 +171,8 @@ class EventListener:
                     self.counts[ignored.reason.split(":")[0]] += 1
                     others.append(delivery)
                     dead += [(delivery, ignored.reason)] if ignored.dead_letter else []
+                case None:
+                    saga_spans.give_up(span, CHANNEL_LOST)
         await self._settle(consumer, others, dead)
         await self._take_all(consumer, waiting)
         for delivery, failure, span in nameless:
@@ -282,10 +284,7 @@ class EventListener:
             await consumer.acknowledge(deliveries)
 
     async def _known(self, consumer: Consumer, delivery: Delivery) -> Received | Event | IgnoredEvent | None:
-        """As `_read`; before an event counts as one of an unknown saga, what other nodes have is read.
-
-        None if its channel was lost meanwhile.
-        """
+        """As `read`, once what other nodes have is read too, if it must be; None if its channel is lost meanwhile."""
         found = read(self._catalog, delivery)
         if not isinstance(found, IgnoredEvent) or found.reason not in UNKNOWN_OWNER:
             return found

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from orchestrix import clock, crash
 from orchestrix.broker.port import Delivery
 from orchestrix.dead_letters.parse import parse
+from orchestrix.engine import saga_spans
 from orchestrix.engine.change_notifier import SagaChangeNotifier
 from orchestrix.engine.job_steps import JobSteps
 from orchestrix.errors import ConflictError, Contention, RetryableError
@@ -34,7 +35,7 @@ from orchestrix.saga.messages import event as read_event
 from orchestrix.saga.state import UNSENDABLE, Instance
 from orchestrix.saga.transition import IgnoredEvent
 from orchestrix.telemetry import log_events
-from orchestrix.telemetry.trace_context import context_in
+from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.held")
 
@@ -195,15 +196,19 @@ class HeldEvents:
         known = self._catalog.of(row)
         if known is None:
             return None
-        verdict = self._apply(known, row, held)
+        span = saga_spans.begin_held(held.headers, held.held_at, row)
+        tx.then(span.end)
+        verdict = self._apply(known, row, held, span)
         if isinstance(verdict, IgnoredEvent):
+            saga_spans.set_ignored(span, verdict.reason)
             return await self._forget(tx, held, verdict)
+        saga_spans.describe(span, row, verdict)
         await self._store(tx, pair, row, verdict)
         await held_events.delete(tx, [held.id])
         crash.point("held.before_commit")
         return verdict
 
-    def _apply(self, saga: Saga, row: Instance, held: HeldEvent) -> SagaTransition | IgnoredEvent:
+    def _apply(self, saga: Saga, row: Instance, held: HeldEvent, span: Span) -> SagaTransition | IgnoredEvent:
         headers = held.headers
         try:
             event = read_event(
@@ -215,11 +220,9 @@ class HeldEvents:
             )
         except UnreadableMessage as refused:
             return IgnoredEvent(str(refused), dead_letter=True)
-        head = context_in(headers)
-        inputs = TransitionInputs(
-            self._database.now(), clock.uuid7(), clock.uniform(0, 1), None if head is None else head.traceparent
-        )
-        return advance(saga, row, event, inputs)
+        head = saga_spans.traceparent_of(span)
+        inputs = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1), head)
+        return advance(saga, row, saga_spans.with_trace(event, span), inputs)
 
     async def _store(self, tx: Transaction, pair: SagaTables, row: Instance, moved: SagaTransition) -> None:
         history = [(row.id, change) for change in moved.history]
@@ -238,7 +241,9 @@ class HeldEvents:
             tx, [IgnoredMessage(held.saga, held.instance_id, "ignored", held.queue, ignored.reason, 1, now, now)]
         )
         if ignored.dead_letter:
-            dead_letter = parse(_delivery(held, {"x-reason": ignored.reason}), self._catalog, now).dead_letter
+            context = {name: held.headers[name] for name in _CONTEXT if name in held.headers}
+            came = _delivery(held, {**context, "x-reason": ignored.reason})
+            dead_letter = parse(came, self._catalog, now).dead_letter
             await dead_letters.record(tx, [dead_letter])
         await held_events.delete(tx, [held.id])
         return ignored

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from orchestrix.broker.port import Delivery
 from orchestrix.engine.requests import StartedSaga, StartRequest, StartResult
 from orchestrix.outbox.saga_log import CommittedChange
 from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.changes import ENDS_OF_TRIES
-from orchestrix.saga.commands import SagaTransition, pending_command
+from orchestrix.saga.commands import PendingCommand, SagaTransition, pending_command
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.messages import Event, StepStarted
 from orchestrix.saga.state import RETRY, Instance
@@ -79,11 +80,29 @@ def at_instance(span: Span, delivery: Delivery, instance: Instance) -> Span:
     return span if published is None else _begin(delivery, published)
 
 
+def begin_held(headers: Mapping[str, Any], held_at: datetime, instance: Instance) -> Span:
+    """The span of applying an event that was held since `held_at`: it follows from what published the event."""
+    published = context_in(headers)
+    if published is None and tracing.enabled():
+        published = command_context(instance)
+    if published is None:
+        return tracing.NO_SPAN
+    span = tracing.begin("apply held event", parent=published, since=held_at)
+    if span.recording:
+        span.set(saga_attributes(instance.saga, instance.id, instance.correlation_id))
+    return span
+
+
 def give_up(span: Span, why: str) -> None:
     """Ends the span of a message that is delivered again, or handled elsewhere."""
+    set_ignored(span, why)
+    span.end()
+
+
+def set_ignored(span: Span, reason: str) -> None:
+    """Notes why the message of a span has changed nothing: the part of `reason` before a colon."""
     if span.recording:
-        span.set({names.IGNORED: why})
-        span.end()
+        span.set({names.IGNORED: reason.partition(":")[0]})
 
 
 def unknown_event(span: Span, delivery: Delivery, reason: str) -> None:
@@ -171,7 +190,7 @@ def begin_timer(saga: Saga, instance: Instance) -> Span:
         values |= {names.SAGA_STEP: here.step.name, names.SAGA_COMPENSATING: here.undoes}
     name = "retry" if instance.wake_reason == RETRY else "deadline"
     return tracing.begin(
-        f"timer {name}", parent=head, links=_retry_links(instance), attributes=values, since=_since(instance)
+        f"timer {name}", parent=head, links=_retry_links(instance, here), attributes=values, since=_since(instance)
     )
 
 
@@ -179,11 +198,14 @@ def _since(instance: Instance) -> datetime:
     return instance.sending or instance.updated_at
 
 
-def _retry_links(instance: Instance) -> list[SpanLink]:
+def _retry_links(instance: Instance, here: PendingCommand | None) -> list[SpanLink]:
+    """To the span that published the try before; where that was a job, to the one that asked for it."""
     former = trace_context(instance.progress.retry_of)
     if former is None or not instance.progress.sent or instance.wake_reason != RETRY:
         return []
-    return [SpanLink(published_context(former, instance.progress.sent[-1]), names.LINK_RETRY)]
+    if here is None or here.job is None:
+        former = published_context(former, instance.progress.sent[-1])
+    return [SpanLink(former, names.LINK_RETRY)]
 
 
 def headed(moved: SagaTransition, span: Span) -> SagaTransition:
@@ -195,26 +217,34 @@ def headed(moved: SagaTransition, span: Span) -> SagaTransition:
     return replace(moved, instance=instance, history=history)
 
 
-def begin_action(action: str, instance: Instance) -> Span:
+def begin_action(action: str, saga: Saga, instance: Instance) -> Span:
     """The span of a person's action: part of the request's trace, and linked to what it acts on. Where the request is
     not kept but the saga is, it begins a trace of its own.
+
+    So it does where the request is in the trace of the saga itself: a command that is sent again with its id would have
+    the span of its first copy there.
     """
     head, request = head_of(instance), tracing.current_context()
     if not tracing.enabled() or (head is None and request is None):
         return tracing.NO_SPAN if head is None else tracing.ForwardedContext(head)
     if head is not None and not head.sampled:
         return tracing.ForwardedContext(head)
+    links = [] if head is None else [SpanLink(head, names.LINK_ACTION)]
+    if action == SagaAction.RETRY.value:
+        links += _retry_links(instance, pending_command(saga, instance))
+    within = request is not None and request.sampled and (head is None or head.trace_id != request.trace_id)
     return tracing.begin(
         f"action {action}",
-        parent=request if request is not None and request.sampled else None,
-        links=[] if head is None else [SpanLink(head, names.LINK_ACTION)],
+        parent=request if within else None,
+        links=links,
         attributes={**saga_attributes(instance.saga, instance.id, instance.correlation_id), names.ACTION: action},
     )
 
 
 def sent_by_request(rows: list[OutboxRow], instances: Sequence[Instance]) -> list[OutboxRow]:
     """Rows that a person's request sends again: they belong to its trace, which links to what it acts on, the first
-    `MAX_LINKS` of it. Those of sagas that are not kept, and what the engine sends by itself, stay in their own traces.
+    `MAX_LINKS` of it. Those of sagas that are not kept or have that trace already, and what the engine sends by itself,
+    follow from their first copy.
     """
     span = tracing.current_span()
     if span is None or not span.recording or span.context is None:
@@ -225,7 +255,7 @@ def sent_by_request(rows: list[OutboxRow], instances: Sequence[Instance]) -> lis
     parent, state = span.context
     return [
         row
-        if (head := heads[row.instance_id]) is not None and not head.sampled
+        if (head := heads[row.instance_id]) is not None and (not head.sampled or head.trace_id == span.context.trace_id)
         else replace(row, traceparent=parent, tracestate=state)
         for row in rows
     ]

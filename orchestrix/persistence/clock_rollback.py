@@ -108,7 +108,14 @@ async def _wake_ups(pair: SagaTables, tx: Transaction, after: int) -> _Part:
     """
     table, now = pair.instances.c, tx.now()
     query = select(
-        table.id, table.version, table.wake_at, table.wake_reason, table.wait_ms, table.sent_at, table.hindered_by
+        table.id,
+        table.version,
+        table.wake_at,
+        table.wake_reason,
+        table.wait_ms,
+        table.sent_at,
+        table.hindered_by,
+        table.trace_head,
     )
     late = and_(table.wake_at > now + _SHORT + CLOCK_TOLERANCE, table.wake_at < NEVER)
     long = and_(_longer(tx, table.wake_at, table.wait_ms), not_(_set_by_person(table)))

@@ -100,10 +100,11 @@ async def test_sagas_wait_no_longer_than_they_were_to(database: Database, of: tu
     pair, saga = of
     (late, never, right) = await some(database, 3, pair, saga)
     await put_off(database, pair.instances, "wake_at", "sent_at")
-    table = pair.instances
+    table, head = pair.instances, f"00-{'a' * 32}-{'b' * 16}-01"
     for id, at in ((never.id, NEVER), (right.id, right.wake_at)):
         change = update(table).where(table.c.id == id).values(wake_at=at)
         await database.run(lambda tx, change=change: tx.execute(change))  # type: ignore[misc]
+    await database.run(lambda tx: tx.execute(update(table).where(table.c.id == late.id).values(trace_head=head)))
     assert await mend(database) == 1
     async with database.read() as connection:
         found = await instances.guard(connection, pair, [late.id, never.id, right.id])
@@ -112,6 +113,7 @@ async def test_sagas_wait_no_longer_than_they_were_to(database: Database, of: tu
     assert late.wake_at is not None
     assert abs(mended - late.wake_at) < timedelta(seconds=30)
     assert found[late.id].version == late.version, "the machine's own wake-ups are no change"
+    assert found[late.id].trace_head == head, "its trace goes on where it was"
     assert (found[never.id].wake_at, found[right.id].wake_at) == (NEVER, right.wake_at)
 
 

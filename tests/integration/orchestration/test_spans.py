@@ -14,11 +14,13 @@ from orchestrix.broker.port import Outcome, Published
 from orchestrix.engine.control import Action
 from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.engine.requests import StartedSaga, StartRequest
+from orchestrix.errors import ConflictError
+from orchestrix.persistence.engine import Transaction
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart
 from orchestrix.telemetry import tracing
-from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context
+from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context, trace_context
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 from tests.tracing import RecordedSpans, attribute, context_of, links_of, parent_id, recorded_spans
@@ -329,6 +331,83 @@ async def test_a_person_s_redispatch_is_in_the_trace_of_the_request(rig: Rig, sp
     assert parent_id(third) == context_of(first).span_id
     assert ("retry", trace_of(first), context_of(first).span_id) in links_of(third)
     assert len({context_of(one).span_id for one in (first, third)}) == 2
+
+
+async def test_no_span_id_stands_twice_in_the_trace_of_a_client_that_acts_in_it(rig: Rig, spans: RecordedSpans) -> None:
+    """A script has one trace for all that it does; what resume sends has the id of the command that was sent before."""
+    app = await begin(rig, "script", CLIENT)
+    await sent(rig, "cmd.createGitRepo")
+    context = trace_context(CLIENT)
+    assert context is not None
+    with tracing.active(tracing.ForwardedContext(context)):
+        await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.PAUSE, "ada", "wait")))
+        await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.RESUME, "ada", "go on")))
+    await ended(spans, PUBLISH_CREATE, 2)
+    await rig.outbox_empty()
+    request = tracing.begin("POST /redispatch", tracing.SpanKind.SERVER, context)
+    with tracing.active(request):
+        await RedispatchService(rig.database, rig.relay, rig.catalog).redispatch(["app"], [app.id])
+    request.end()
+    await ended(spans, PUBLISH_CREATE, 3)
+    ids = [(trace_of(one), context_of(one).span_id) for one in spans.all]
+    assert len(ids) == len(set(ids))
+    pause, resume = spans.one("action pause"), spans.one("action resume")
+    assert parent_id(pause) is parent_id(resume) is None
+    assert links_of(pause) == [("action", CLIENT[3:35], CLIENT[36:52])]
+    assert parent_id(spans.named(PUBLISH_CREATE)[1]) == context_of(resume).span_id
+
+
+async def test_an_action_in_another_trace_is_part_of_that(rig: Rig, spans: RecordedSpans) -> None:
+    app = await begin(rig, "elsewhere", CLIENT)
+    await sent(rig, "cmd.createGitRepo")
+    request = tracing.begin("request")
+    with tracing.active(request):
+        await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.PAUSE, "ada", "wait")))
+    request.end()
+    assert parent_id(spans.one("action pause")) == context_of(spans.one("request")).span_id
+
+
+async def test_a_retry_that_a_person_asks_for_links_to_the_try_before(rig: Rig, spans: RecordedSpans) -> None:
+    app = await begin(rig, "impatient", CLIENT)
+    headers = await sent(rig, "cmd.createGitRepo")
+    first = await ended(spans, PUBLISH_CREATE)
+    failure = {"type": "Flaky", "message": "not now", "retryable": True, "retryAfterMs": 60_000}
+    answer(rig, app, "evt.stepFailed", headers, saga="app", error=failure)
+    await rig.until(app, lambda one: one.attempt == 2)
+    await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.RETRY, "ada", "now")))
+    await ended(spans, PUBLISH_CREATE, 2)
+    assert ("retry", trace_of(first), context_of(first).span_id) in links_of(spans.one("action retry"))
+
+
+async def test_an_action_that_is_rolled_back_leaves_no_span(
+    rig: Rig, spans: RecordedSpans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await begin(rig, "undone", CLIENT)
+    await sent(rig, "cmd.createGitRepo")
+
+    async def refused(*_: Any) -> None:
+        raise ConflictError("the commit did not come")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "commit", refused)
+        with pytest.raises(ConflictError):
+            await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.PAUSE, "ada", "wait")))
+    assert spans.named("action pause") == []
+    await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.PAUSE, "ada", "wait")))
+    spans.one("action pause")
+
+
+async def test_an_event_whose_channel_is_lost_before_it_is_known_ends_its_span(
+    rig: Rig, spans: RecordedSpans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(rig.listener, "_known", lost)
+    app = await begin(rig, "lost", CLIENT)
+    answer(rig, app, "evt.gitRepoCreated", await sent(rig, "cmd.createGitRepo"))
+    given_up = await ended(spans, PROCESS_CREATED)
+    assert attribute(given_up, "orchestrix.ignored") == "channel-lost"
 
 
 async def test_a_message_that_is_not_confirmed_is_published_again_with_a_link(

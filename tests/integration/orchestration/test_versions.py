@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step
 from orchestrix.engine import held_events
 from orchestrix.engine.control import Action
 from orchestrix.errors import NotFound, Unavailable
+from orchestrix.persistence import tables
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.sagas import definitions
 from orchestrix.persistence.sagas.definition_store import VersionInUse, stored
@@ -21,9 +24,11 @@ from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.advance import advance
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
+from orchestrix.telemetry.trace_context import context_in
 from tests.integration.orchestration.rig import CALM, Rig
 from tests.servers import templates
 from tests.support import eventually
+from tests.tracing import RecordedSpans, attribute, context_of, links_of, parent_id, recorded_spans
 
 PACK = Step("pack", "PACKING", "cmd.pack", "evt.packed", "SENDING", Compensation("cmd.unpack", "evt.unpacked"))
 SEND = Step("send", "SENDING", "cmd.send", "evt.sent", COMPLETED, NothingToUndo("it is gone"))
@@ -32,6 +37,7 @@ WRAP = Step("wrap", "WRAPPING", "cmd.wrap", "evt.wrapped", "LABELLING", NothingT
 LABEL = Step("label", "LABELLING", "cmd.label", "evt.labelled", "SENDING", NothingToUndo("ink"))
 SECOND = Saga("parcel", (WRAP, LABEL, SEND), version=2)
 """Another first state, another event, and one more step."""
+CONTEXT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "vendor=opaque"}
 
 Nodes = Callable[..., Awaitable[Rig]]
 
@@ -203,6 +209,54 @@ async def test_no_event_overtakes_a_held_one(nodes: Nodes) -> None:
     assert [row.caused_by for row in await old.history(one)] == [None, "first"]
     await eventually(lambda: held_is_empty(old), deadline=5)
     assert await old.ignored(one) == {"repeated": 1}
+
+
+async def held(nodes: Nodes, event: str, **more: Any) -> tuple[Instance, Rig]:
+    """A parcel whose event is held, and the node that alone can apply it and send what follows."""
+    old = await nodes(FIRST, record=False)
+    await old.held.stop()
+    one = await old.begin("x", saga="parcel")
+    new = await nodes(replace(FIRST, version=2))
+    await old.relay.stop()
+    body = {"appId": one.id, "correlationId": one.correlation_id, "causationId": one.command_id, **more}
+    new.broker.put(event, json.dumps(body).encode(), headers=CONTEXT)
+    await eventually(lambda: _holds(new, ["unknown-version"]), deadline=5)
+    await old.definitions.record()
+    return one, new
+
+
+@pytest.mark.parametrize("split_after_s", [300.0, 0.0], ids=["in-time", "late"])
+async def test_what_is_held_goes_on_in_its_trace(nodes: Nodes, split_after_s: float) -> None:
+    """The next command follows from the span that applies the event; a late one is a root that links back."""
+    one, new = await held(nodes, "evt.packed")
+    with recorded_spans(split_after_s) as spans:
+        await new.definitions.read_all()
+        await new.reached(one, "SENDING")
+        await eventually(lambda: len(new.broker.events("cmd.send")) == 1, deadline=5)
+    applied = spans.one("apply held event")
+    context = context_of(applied)
+    theirs = CONTEXT["traceparent"]
+    late = split_after_s == 0
+    assert parent_id(applied) == (None if late else theirs[36:52])
+    assert (context.trace_id == theirs[3:35]) != late
+    assert links_of(applied) == ([("continued", theirs[3:35], theirs[36:52])] if late else [])
+    assert (attribute(applied, "saga.id"), attribute(applied, "saga.state.to")) == (one.id, "SENDING")
+    sent = context_in(new.broker.events("cmd.send")[0].headers)
+    assert sent is not None
+    assert sent.trace_id == context.trace_id
+    moved = await new.now(one)
+    assert moved.trace_head == context.traceparent
+    assert (await new.history(one))[-1].trace_id == context.trace_id
+
+
+async def test_a_dead_letter_of_what_was_held_has_its_trace(nodes: Nodes, spans: RecordedSpans) -> None:
+    _one, new = await held(nodes, "evt.packed", data={"x": "y" * 70_000})
+    await new.definitions.read_all()
+    await eventually(lambda: held_is_empty(new), deadline=5)
+    async with new.database.read() as connection:
+        (headers,) = (await connection.execute(select(tables.dead_letters.c.headers))).scalars()
+    assert headers | CONTEXT == headers
+    assert attribute(spans.one("apply held event"), "orchestrix.ignored") == "bad-output"
 
 
 async def test_timers_leave_alone_what_this_node_cannot_run_and_wake_the_rest(nodes: Nodes) -> None:
