@@ -256,6 +256,6 @@ def sent_by_request(rows: list[OutboxRow], instances: Sequence[Instance]) -> lis
     return [
         row
         if (head := heads[row.instance_id]) is not None and (not head.sampled or head.trace_id == span.context.trace_id)
-        else replace(row, traceparent=parent, tracestate=state)
+        else replace(row, traceparent=parent, tracestate=state, n=1)
         for row in rows
     ]

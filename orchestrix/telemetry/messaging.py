@@ -33,21 +33,22 @@ def begin_publish(
     correlation_id: str | None = None,
     made_at: datetime | None = None,
     again: bool = False,
+    elsewhere: bool = False,
     links: Sequence[SpanLink] | None = None,
     template: str | None = None,
     attributes: Attributes | None = None,
 ) -> Span:
     """The span of publishing one message, a child of the span that made it; `made_at` is when that was.
 
-    The first one has the id of `trace_context.published_context`; one that is published `again` links to that. What
-    others have published first, in whichever trace, has `links` instead. A name with an id in it needs a `template`,
-    which stands for it in the span's name.
+    The first one has the id of `trace_context.published_context`; one that is published `again` links to that, unless
+    it was published `elsewhere`, in a trace that is not known. What others have published first, in whichever trace,
+    has `links` instead. A name with an id in it needs a `template`, which stands for it in the span's name.
     """
     if made_by is None or not made_by.sampled or not tracing.enabled():
         return tracing.begin(PUBLISH, SpanKind.PRODUCER, made_by) if made_by is not None else tracing.NO_SPAN
     destination = f"{exchange}:{routing_key}" if exchange else routing_key
     first = span_id_for(message_id) if links is None else None
-    if again and first is not None:
+    if again and first is not None and not elsewhere:
         parent = made_by.traceparent
         links = [SpanLink(made_by._replace(traceparent=f"{parent[:36]}{first:016x}{parent[52:]}"), names.LINK_RETRY)]
     values: dict[str, Value] = {
