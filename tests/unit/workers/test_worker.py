@@ -492,3 +492,5 @@ async def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_its_command_
     await eventually(lambda: rig.bodies(), deadline=15.0, message="its event")
     assert not errors
     assert "a bug" in caplog.text
+    found = logged(caplog, log_events.WORKER_ERROR)
+    assert [one["correlation_id"] for one in found] == (["c-1"] if place.endswith("invoke") else [])
