@@ -12,6 +12,7 @@ from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, not_found
 from orchestrix.api.traces.models import SpanBody, TraceBody
 from orchestrix.telemetry import tracing
+from orchestrix.telemetry.exporters import what_to_change
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -38,7 +39,10 @@ async def get_trace(call: Call, wanted: str) -> TraceBody:
         raise Problem("not_found", _elsewhere(call.context, wanted))
     found = await asyncio.to_thread(reader.spans, wanted)
     if not found:
-        raise not_found(f"trace {wanted} here: the newest ones are kept, and a span is there once it has ended")
+        raise not_found(
+            f"trace {wanted} here: it is not sampled, older than the newest ones, which are kept, or no span of it has "
+            "ended yet"
+        )
     spans = sorted(map(SpanBody.model_validate, found), key=lambda one: one.start_time)
     return TraceBody(trace_id=wanted, spans=spans)
 
@@ -46,10 +50,7 @@ async def get_trace(call: Call, wanted: str) -> TraceBody:
 def _elsewhere(context: ApiContext, wanted: str) -> str:
     """Where to look instead, or what is missing."""
     if not tracing.enabled():
-        return (
-            "Tracing is off: install orchestrix-sagas[otel] and set OTEL_EXPORTER_OTLP_ENDPOINT to where traces are to "
-            "be sent."
-        )
+        return f"Tracing is off: {what_to_change()}."
     if (links := context.links.of("", wanted)) is not None and links.trace is not None:
         return f"This node keeps no traces: look at {links.trace}."
     sent = f"traces are sent to {_plain(context.trace_endpoint)}" if context.trace_endpoint else "it exports them"
