@@ -15,6 +15,7 @@ from orchestrix.lifecycle import backoff
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import dump
 from orchestrix.telemetry import log_events
+from orchestrix.telemetry.trace_context import header_text
 
 log = logging.getLogger("orchestrix.dead_letters")
 
@@ -27,7 +28,7 @@ _CONTEXT: Final = ("traceparent", "tracestate", REDRIVEN)
 def dead_letter(delivery: Delivery, reason: str) -> Outgoing:
     """The message as it came, for the dead-letter queue of the queue it came from, with the reason."""
     message_id = delivery.message_id
-    context = {name: value for name in _CONTEXT if isinstance(value := delivery.headers.get(name), str)}
+    context = {name: text for name in _CONTEXT if (text := header_text(delivery.headers.get(name))) is not None}
     return Outgoing(
         exchange=DEAD,
         routing_key=delivery.queue,

@@ -124,7 +124,7 @@ class SagaControl:
         inputs = TransitionInputs(self._database.now(), clock.uuid7(), clock.uniform(0, 1))
         acted = apply_action(saga, found, action.ask, inputs)
         if acted.history and not action.dry_run:
-            span = saga_spans.begin_action(action.ask.verb.value, saga, found)
+            span = saga_spans.begin_action(action.ask.verb.value, found)
             tx.then(span.end)
             acted = _traced(found, acted, span)
             await self._store(tx, pair, found, acted, action.ask)

@@ -35,6 +35,7 @@ from orchestrix.saga.messages import event as read_event
 from orchestrix.saga.state import UNSENDABLE, Instance
 from orchestrix.saga.transition import IgnoredEvent
 from orchestrix.telemetry import log_events
+from orchestrix.telemetry.trace_context import header_text
 from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.held")
@@ -54,7 +55,7 @@ def held_event(delivery: Delivery, event: Event, saga: str, reason: str) -> Held
     """The row that keeps an event. Copies of one message make one row."""
     named = delivery.message_id or event.id
     unnamed = clock.named_uuid(delivery.queue.encode(), delivery.body)
-    context = {name: str(value) for name in _CONTEXT if (value := delivery.headers.get(name)) is not None}
+    context = {name: text for name in _CONTEXT if (text := header_text(delivery.headers.get(name))) is not None}
     return HeldEvent(
         message_id=f"{saga}:{event.app_id}:{named or unnamed}"[:255],
         saga=saga,

@@ -13,7 +13,7 @@ from orchestrix.outbox.saga_log import CommittedChange
 from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.changes import ENDS_OF_TRIES
-from orchestrix.saga.commands import PendingCommand, SagaTransition, pending_command
+from orchestrix.saga.commands import SagaTransition, pending_command
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.messages import Event, StepStarted
 from orchestrix.saga.state import RETRY, Instance
@@ -190,7 +190,7 @@ def begin_timer(saga: Saga, instance: Instance) -> Span:
         values |= {names.SAGA_STEP: here.step.name, names.SAGA_COMPENSATING: here.undoes}
     name = "retry" if instance.wake_reason == RETRY else "deadline"
     return tracing.begin(
-        f"timer {name}", parent=head, links=_retry_links(instance, here), attributes=values, since=_since(instance)
+        f"timer {name}", parent=head, links=_retry_links(instance), attributes=values, since=_since(instance)
     )
 
 
@@ -198,14 +198,11 @@ def _since(instance: Instance) -> datetime:
     return instance.sending or instance.updated_at
 
 
-def _retry_links(instance: Instance, here: PendingCommand | None) -> list[SpanLink]:
-    """To the span that published the try before; where that was a job, to the one that asked for it."""
+def _retry_links(instance: Instance) -> list[SpanLink]:
     former = trace_context(instance.progress.retry_of)
     if former is None or not instance.progress.sent or instance.wake_reason != RETRY:
         return []
-    if here is None or here.job is None:
-        former = published_context(former, instance.progress.sent[-1])
-    return [SpanLink(former, names.LINK_RETRY)]
+    return [SpanLink(published_context(former, instance.progress.sent[-1]), names.LINK_RETRY)]
 
 
 def headed(moved: SagaTransition, span: Span) -> SagaTransition:
@@ -217,7 +214,7 @@ def headed(moved: SagaTransition, span: Span) -> SagaTransition:
     return replace(moved, instance=instance, history=history)
 
 
-def begin_action(action: str, saga: Saga, instance: Instance) -> Span:
+def begin_action(action: str, instance: Instance) -> Span:
     """The span of a person's action: part of the request's trace, and linked to what it acts on. Where the request is
     not kept but the saga is, it begins a trace of its own.
 
@@ -231,7 +228,7 @@ def begin_action(action: str, saga: Saga, instance: Instance) -> Span:
         return tracing.ForwardedContext(head)
     links = [] if head is None else [SpanLink(head, names.LINK_ACTION)]
     if action == SagaAction.RETRY.value:
-        links += _retry_links(instance, pending_command(saga, instance))
+        links += _retry_links(instance)
     within = request is not None and request.sampled and (head is None or head.trace_id != request.trace_id)
     return tracing.begin(
         f"action {action}",

@@ -44,7 +44,7 @@ class StepJobs:
 
     async def republish(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Publishes once more the results of those that have ended."""
-        if await step_results.insert_results(tx, await jobs.of_ids(tx, ids)):
+        if await step_results.insert_results(tx, await jobs.of_ids(tx, ids), again=True):
             tx.then(self._sent)
 
     async def redispatch(self, tx: Transaction, ids: Sequence[str]) -> None:

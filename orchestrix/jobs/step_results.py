@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -34,11 +35,15 @@ async def store_with_results(
     return await insert_results(tx, [job for _, job in changed])
 
 
-async def insert_results(tx: Transaction, found: Iterable[JobRow]) -> bool:
-    """Writes the results of those jobs that have ended, the same each time, for their sagas; whether there is one."""
+async def insert_results(tx: Transaction, found: Iterable[JobRow], *, again: bool = False) -> bool:
+    """Writes the results of those jobs that have ended, the same each time, for their sagas; whether there is one.
+
+    `again` says that they were published before: the rows have an `n` of 1, else of 0.
+    """
     ended = [job for job in found if job.ended and job.saga is not None]
     payloads = await jobs.payloads(tx, [job.id for job in ended])
-    rows = [row for job in ended if (row := _row(job, payloads.get(job.id), tx.now())) is not None]
+    made = (_row(job, payloads.get(job.id), tx.now()) for job in ended)
+    rows = [replace(row, n=int(again)) for row in made if row is not None]
     await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
     return bool(rows)
 

@@ -36,6 +36,9 @@ STOP_TIMEOUT_S: Final = 2.0
 """Seconds that a process has at its end to send its last spans."""
 STORE_DELAY_S: Final = 0.2
 SDK_LOG_INTERVAL_S: Final = 60.0
+HEADERS_LOGGER: Final = "opentelemetry.util.re"
+"""What it logs has the header in it, and that a token."""
+BAD_HEADERS: Final = "write OTEL_EXPORTER_OTLP_HEADERS like name=value,name=value, URL-encoded: one is not sent"
 MAX_STORED_CHARS: Final = 4096
 """A longer text of an attribute is cut in the local store."""
 
@@ -97,7 +100,7 @@ class SdkLogHandler(logging.Handler):
         if left_out is None:
             return
         try:
-            text = " ".join(record.getMessage().split())
+            text = BAD_HEADERS if record.name == HEADERS_LOGGER else " ".join(record.getMessage().split())
         except Exception:  # arguments that do not fit, or whose text cannot be made
             text = str(record.msg)
         log.warning("traces: %s", text, extra={"left_out": left_out} if left_out else None)
@@ -200,14 +203,14 @@ def stored(span: ReadableSpan) -> StoredSpan:
     body = {
         "spanId": f"{context.span_id:016x}",
         "parentSpanId": None if span.parent is None else f"{span.parent.span_id:016x}",
-        "name": span.name,
+        "name": _text(span.name),
         "kind": span.kind.name,
         "service": span.resource.attributes.get(SERVICE_NAME),
         "node": span.resource.attributes.get(SERVICE_INSTANCE_ID),
         "startTime": _moment(begun),
         "endTime": _moment(ended),
         "durationMs": round((ended - begun) / 1e6, 3),
-        "status": {"code": span.status.status_code.name, "message": span.status.description},
+        "status": {"code": span.status.status_code.name, "message": _value(span.status.description)},
         "attributes": _values(span.attributes),
         "links": [
             {
@@ -218,7 +221,7 @@ def stored(span: ReadableSpan) -> StoredSpan:
             for one in span.links
         ],
         "events": [
-            {"name": one.name, "time": _moment(one.timestamp), "attributes": _values(one.attributes)}
+            {"name": _text(one.name), "time": _moment(one.timestamp), "attributes": _values(one.attributes)}
             for one in span.events
         ],
     }
@@ -226,17 +229,23 @@ def stored(span: ReadableSpan) -> StoredSpan:
 
 
 def _values(attributes: Any) -> dict[str, Any]:
-    return {name: _value(value) for name, value in (attributes or {}).items()}
+    return {_text(name): _value(value) for name, value in (attributes or {}).items()}
 
 
 def _value(value: Any) -> Any:
     if isinstance(value, str):
-        return value[:MAX_STORED_CHARS]
+        return _text(value)
     if isinstance(value, bool | int | float) or value is None:
         return value
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_value(one) for one in value]
-    return str(value)[:MAX_STORED_CHARS]
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    """Its begin, without what is no Unicode."""
+    text = text[:MAX_STORED_CHARS]
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _moment(nanoseconds: int) -> str:

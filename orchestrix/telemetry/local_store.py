@@ -26,6 +26,8 @@ MAX_BYTES: Final = 20 * 1024 * 1024
 WAL_BYTES: Final = 1024 * 1024
 """The file beside it may grow to about this before its content is moved."""
 BUSY_TIMEOUT_S: Final = 1.0
+MAX_INTEGER: Final = 2**63 - 1
+"""The greatest that SQLite stores."""
 _FORMAT: Final = 1
 _PAGE_BYTES: Final = 4096
 _TABLES: Final = (
@@ -224,6 +226,6 @@ def _row(span: StoredSpan) -> tuple[Any, ...]:
         span.trace_id,
         span.start_ns,
         attributes.get(SAGA_NAME),
-        saga_id if isinstance(saga_id, int) else None,
+        saga_id if isinstance(saga_id, int) and abs(saga_id) <= MAX_INTEGER else None,
         json.dumps(span.body, separators=(",", ":")),
     )

@@ -33,12 +33,14 @@ from orchestrix.telemetry.conventions import (
     SERVICE_NAMESPACE,
     SERVICE_VERSION,
 )
+from orchestrix.telemetry.log_throttle import LogThrottle
 from orchestrix.telemetry.span_batches import SpanBatches, stop_all
 from orchestrix.telemetry.trace_context import TraceContext
 from orchestrix.telemetry.tracing import Attributes, ForwardedContext, Span, SpanKind, SpanLink, link_attributes
 from orchestrix.version import VERSION
 
 log = logging.getLogger("orchestrix.telemetry")
+_failures = LogThrottle()
 
 _KINDS: Final = {
     SpanKind.INTERNAL: OtelKind.INTERNAL,
@@ -122,6 +124,8 @@ class SdkSpan:
 
     def fail(self, error_type: str, description: str = "") -> None:
         """Its status is ERROR."""
+        if not description.isascii():  # a lone surrogate would cost the whole batch of spans
+            description = description.encode(errors="replace").decode()
         self._span.set_attribute(ERROR_TYPE, error_type)
         self._span.set_status(Status(StatusCode.ERROR, description or None))
 
@@ -132,7 +136,10 @@ class SdkSpan:
     def end(self) -> None:
         """It ends now."""
         if self._span.is_recording():
-            self._span.end()
+            try:
+                self._span.end()
+            except Exception as error:  # of a processor that users have added: no reason to end the work
+                _report(error)
 
 
 class SdkSpanFactory:
@@ -156,19 +163,22 @@ class SdkSpanFactory:
         attributes: Attributes | None,
         span_id: int | None,
     ) -> Span:
-        """A new span; what stands for one where the sampler does not keep it."""
-        if span_id is not None:
-            self._ids.next.span_id = span_id
-        span = self._tracer.start_span(
-            name,
-            context=_parent_context(parent),
-            kind=_KINDS[kind],
-            attributes=attributes,
-            links=[Link(_span_context(link.context), link_attributes(link)) for link in links],
-        )
+        """A new span; what stands for one where the sampler does not keep it, or fails."""
+        self._ids.next.span_id = span_id
+        try:
+            span = self._tracer.start_span(
+                name,
+                context=_parent_context(parent),
+                kind=_KINDS[kind],
+                attributes=attributes,
+                links=[Link(_span_context(link.context), link_attributes(link)) for link in links],
+            )
+        except Exception as error:  # of a sampler or a processor that users have added
+            _report(error)
+            return ForwardedContext(parent)
         if span.is_recording():
             return SdkSpan(span)
-        return ForwardedContext(_context_of(span.get_span_context()))
+        return ForwardedContext(_context_of(span.get_span_context()) if parent is None else parent)
 
     def remote(self, context: TraceContext) -> AbstractContextManager[object]:
         """A span of another process is the current one in the block."""
@@ -229,6 +239,11 @@ def context_of_otel_span() -> TraceContext | None:
     """The context of OpenTelemetry's current span, whoever made it."""
     found = trace.get_current_span().get_span_context()
     return _context_of(found) if found.is_valid else None
+
+
+def _report(error: Exception) -> None:
+    if _failures.due(type(error).__name__) is not None:
+        log.warning("a span processor or sampler has failed: %s: %s", type(error).__name__, error)
 
 
 def _is_given(name: str) -> bool:

@@ -69,7 +69,14 @@ def trace_context(traceparent: object, tracestate: object = None) -> TraceContex
 def context_in(headers: Mapping[str, object]) -> TraceContext | None:
     """The context in the headers of a message; None without a valid one."""
     found = headers.get("traceparent")
-    return None if found is None else trace_context(found, headers.get("tracestate"))
+    return None if found is None else trace_context(header_text(found), header_text(headers.get("tracestate")))
+
+
+def header_text(value: object) -> str | None:
+    """A header as text: some clients of AMQP send bytes. None for what is neither."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else None
 
 
 def published_context(made_by: TraceContext, message_id: str) -> TraceContext:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeGuard
 
 from orchestrix.broker.port import Delivery, Outgoing
 from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX
+from orchestrix.saga.messages import MAX_ID
 from orchestrix.telemetry import conventions as names
 from orchestrix.telemetry.messaging import saga_attributes
 from orchestrix.telemetry.tracing import NO_SPAN, Span, Value
@@ -46,10 +47,15 @@ def _job_attributes(dispatch: JobDispatch) -> dict[str, Value]:
     if not isinstance(payload, dict):
         return values
     saga, id, step = (payload.get(name) for name in ("saga", "appId", "step"))
-    if isinstance(saga, str) and type(id) is int and isinstance(step, str):
+    if isinstance(saga, str) and _is_count(id) and isinstance(step, str):
         values |= {**saga_attributes(saga, id, dispatch.correlation_id), names.SAGA_STEP: step}
-        if type(attempt := payload.get("attempt")) is int:
+        if _is_count(attempt := payload.get("attempt")):
             values[names.SAGA_ATTEMPT] = attempt
         if payload.get("undoesAttempt") is not None:
             values[names.SAGA_COMPENSATING] = True
     return values
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether it is one of a saga: the payload of another job may have any number there."""
+    return type(value) is int and 0 < value < MAX_ID

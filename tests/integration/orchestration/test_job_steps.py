@@ -23,7 +23,7 @@ from orchestrix.errors import Contention, Unavailable
 from orchestrix.jobs import step_results
 from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.step_jobs import StepJobs
-from orchestrix.persistence import tables
+from orchestrix.persistence import outbox, tables
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.jobs import JobFilter
@@ -37,6 +37,7 @@ from orchestrix.saga.state import Instance
 from tests.integration.jobs.rows import leading
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually, holds
+from tests.tracing import RecordedSpans, context_of, links_of
 
 RELEASE = Saga(
     "release",
@@ -580,3 +581,24 @@ async def test_why_tells_that_a_job_has_ended_or_is_gone(yard: Yard) -> None:
 
 def _follow(saga: Instance) -> str:
     return f"Wait, or follow it with `orchestrix jobs logs {saga.command_id} -f`."
+
+
+async def test_a_result_that_is_published_again_has_a_span_of_its_own(yard: Yard, spans: RecordedSpans) -> None:
+    """It has the id of the first, and so has the span that publishes a message of that id first."""
+    saga = await yard.building()
+    await yard.says(saga, SUCCEEDED)
+    name = "publish orchestrator.events:evt.built"
+    for count in (1, 2, 3):
+        await eventually(lambda count=count: len(spans.named(name)) == count, deadline=5)  # type: ignore[misc]
+        await eventually(lambda: no_rows(yard), deadline=5)
+        await yard.database.run(lambda tx: yard.jobs.ensure(tx, [saga]))
+        yard.relay.notify()
+    first, *others = (context_of(one) for one in spans.named(name))
+    assert len({first.span_id, *(one.span_id for one in others)}) == 3
+    assert [links_of(one) for one in spans.named(name)[1:]] == [[("retry", first.trace_id, first.span_id)]] * 2
+
+
+async def no_rows(yard: Yard) -> bool:
+    """Whether the outbox is empty."""
+    async with yard.database.read() as connection:
+        return await outbox.pending(connection) == 0

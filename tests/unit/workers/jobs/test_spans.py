@@ -92,6 +92,21 @@ def status_of(span: ReadableSpan) -> tuple[StatusCode, str | None]:
     return span.status.status_code, span.status.description
 
 
+@pytest.mark.parametrize("number", [0, -7, 2**53, 2**70])
+async def test_numbers_in_the_payload_of_another_job_are_none_of_a_saga(
+    bench: Bench, spans: RecordedSpans, number: int
+) -> None:
+    """No exporter takes more than 64 bits, and what it does not take costs the spans beside it."""
+
+    async def work(context: JobContext) -> None:
+        return None
+
+    await bench.run(work, body=dispatch("work", payload={**STEP, "appId": number}))
+    (process,) = spans.named(PROCESS)
+    assert attribute(process, "saga.id") is None
+    assert attribute(process, "saga.name") is None
+
+
 async def test_an_attempt_has_a_span_that_follows_from_its_dispatch(bench: Bench, spans: RecordedSpans) -> None:
     await bench.run(talk, body=dispatch("work", attempt=2))
     span = spans.one(PROCESS)
