@@ -35,7 +35,6 @@ class ProcessStop:
 
     def fail(self, error: BaseException) -> None:
         """It stops because of `error`, even after a signal."""
-        self.begin()
         self._error = error
 
     def cut_off(self, signal_name: str) -> None:
@@ -44,7 +43,9 @@ class ProcessStop:
         self._write(logging.WARNING, f"second {signal_name}", {})
 
     def write(self) -> None:
-        """Writes the line: nothing may follow it."""
+        """Writes the line: nothing may follow it. A process that was refused before it began to run has none."""
+        if self._error is not None and self._since is None:
+            return None
         self.begin()
         if self._error is None:
             return self._write(logging.INFO, self._why or ENDED, {})

@@ -74,7 +74,9 @@ def test_an_error_is_named_and_one_of_ours_is_said(clock: Clock, caplog: pytest.
 
 
 def test_the_text_of_any_other_error_may_hold_a_password(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(RuntimeError), stop_logged(ProcessStop(log, error_level=logging.INFO)):
+    stop = ProcessStop(log, error_level=logging.INFO)
+    stop.begin()
+    with pytest.raises(RuntimeError), stop_logged(stop):
         raise RuntimeError("amqp://ada:secret@broker/")
     found = last(caplog)
     assert (found["level"], found["message"], found["error_type"]) == (
@@ -97,3 +99,9 @@ def test_a_second_signal_is_said_at_once(clock: Clock, caplog: pytest.LogCapture
     stop.cut_off("SIGINT")
     found = last(caplog)
     assert (found["level"], found["why"], found["seconds"]) == ("WARNING", "second SIGINT", 3.0)
+
+
+def test_what_was_refused_before_it_ran_has_not_stopped(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError), stop_logged(ProcessStop(log)):
+        raise ConfigError("no such queue")
+    assert caplog.records == []
