@@ -50,8 +50,9 @@ def _collected(api: ApiClient, ids: Iterable[str | None], what: str) -> tuple[li
     waiting = [one for one in dict.fromkeys(ids) if one]
     if not waiting:
         raise NotFound(
-            f"no trace is known of {what}: none was made when it began. Its processes need orchestrix-sagas[otel] and "
-            "no OTEL_SDK_DISABLED; `orchestrix dev` keeps recent traces, others send them to OTEL_EXPORTER_OTLP_ENDPOINT"
+            f"no trace is known of {what}: none was made when it began. Its processes need orchestrix-sagas[otel] "
+            "and no OTEL_SDK_DISABLED; `orchestrix dev` keeps recent traces, others send them to "
+            "OTEL_EXPORTER_OTLP_ENDPOINT"
         )
     found: dict[str, Trace] = {}
     missing: dict[str, str] = {}
