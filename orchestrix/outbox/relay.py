@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, LinkState, Outcome, Published, Topology, WantedTopology, topology_now
-from orchestrix.broker.published_spans import end_publish_spans
+from orchestrix.broker.published_spans import with_spans
 from orchestrix.broker.topology import from_json, once_each
 from orchestrix.errors import ConfigError, RetryableError
 from orchestrix.lifecycle import Loop, WakeSignal
@@ -230,9 +230,8 @@ class OutboxRelay:
         messages = [message_of(one.row, span) for one, span in zip(batch, spans, strict=True)]
         crash.point("outbox.before_publish")
         publishing = self._broker.publish(messages, timeout=CONFIRM_TIMEOUT_S)
-        results = await crash.within("outbox.after_publish", publishing)
+        results = await with_spans(crash.within("outbox.after_publish", publishing), spans)
         crash.point("outbox.after_confirm")
-        end_publish_spans(spans, results)
         for one, result in zip(batch, results, strict=True):
             await self._settle(one, result)
             self._claimed.pop(one.row.id, None)

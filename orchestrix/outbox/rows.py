@@ -15,6 +15,7 @@ from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import SagaTransition, command_for
 from orchestrix.saga.messages import Command
 from orchestrix.saga.state import RETRY, Instance
+from orchestrix.telemetry import tracing
 from orchestrix.telemetry.conventions import CORRELATION_ID
 from orchestrix.telemetry.messaging import begin_publish, saga_attributes
 from orchestrix.telemetry.trace_context import published_context, span_id_for, trace_context
@@ -77,7 +78,7 @@ def rows_of(moved: list[SagaTransition]) -> list[OutboxRow]:
 def publish_span(row: OutboxRow, *, again: bool) -> Span:
     """The span of publishing the row; `again` where it may have been published before."""
     made_by = trace_context(row.traceparent, row.tracestate)
-    if made_by is None or not made_by.sampled:
+    if made_by is None or not made_by.sampled or not tracing.enabled():
         return NO_SPAN if made_by is None else ForwardedContext(made_by)
     of_saga, first = row.timeout_ms > 0, f"{span_id_for(row.id) or 0:016x}" == made_by.span_id
     return begin_publish(
@@ -96,7 +97,9 @@ def publish_span(row: OutboxRow, *, again: bool) -> Span:
 
 
 def _sent_before(row: OutboxRow) -> bool:
-    """Whether an earlier row of the same id was sent: of a job in the same trace, of a saga maybe in another."""
+    """Whether an earlier row of the same id was sent: of a job or its result in the same trace, of a saga maybe in
+    another.
+    """
     return row.n > 0 and row.saga != REDRIVE_OWNER
 
 

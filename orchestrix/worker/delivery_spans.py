@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from orchestrix.broker.port import Delivery, Outcome, Outgoing, Published
-from orchestrix.broker.published_spans import end_publish_spans
+from orchestrix.broker.port import Delivery, Outgoing
 from orchestrix.saga.messages import Command
 from orchestrix.telemetry import conventions as names
 from orchestrix.telemetry import tracing
@@ -113,16 +111,6 @@ def carrying(outgoing: Outgoing, span: Span) -> Outgoing:
     if not span.recording or span.context is None:
         return outgoing
     return replace(outgoing, headers={**outgoing.headers, **span.context.headers})
-
-
-async def with_spans(publishing: Awaitable[list[Published]], spans: Sequence[Span]) -> list[Published]:
-    """The results of `publishing`, by which the spans of its messages end."""
-    results: list[Published] | None = None
-    try:
-        results = await publishing
-    finally:
-        end_publish_spans(spans, results or [Published(Outcome.UNKNOWN)] * len(spans))
-    return results
 
 
 def context_headers(span: Span) -> dict[str, str]:

@@ -11,6 +11,7 @@ from orchestrix.api.dependencies import ApiContext
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, not_found
 from orchestrix.api.traces.models import SpanBody, TraceBody
+from orchestrix.api.traces.reader import TraceReader
 from orchestrix.telemetry import tracing
 from orchestrix.telemetry.exporters import what_to_change
 
@@ -37,14 +38,18 @@ async def get_trace(call: Call, wanted: str) -> TraceBody:
     reader = call.context.trace_reader
     if reader is None:
         raise Problem("not_found", _elsewhere(call.context, wanted))
-    found = await asyncio.to_thread(reader.spans, wanted)
-    if not found:
+    spans = await asyncio.to_thread(_spans, reader, wanted)
+    if not spans:
         raise not_found(
             f"trace {wanted} here: it is not sampled, older than the newest ones, which are kept, or no span of it has "
             "ended yet"
         )
-    spans = sorted(map(SpanBody.model_validate, found), key=lambda one: one.start_time)
     return TraceBody(trace_id=wanted, spans=spans)
+
+
+def _spans(reader: TraceReader, wanted: str) -> list[SpanBody]:
+    """In a thread: a trace can be as large as all that is kept."""
+    return sorted(map(SpanBody.model_validate, reader.spans(wanted) or ()), key=lambda one: one.start_time)
 
 
 def _elsewhere(context: ApiContext, wanted: str) -> str:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from orchestrix import crash
 from orchestrix.broker.dead_letter import FORMS
 from orchestrix.broker.port import Broker, Delivery, LinkState, Outcome, Outgoing, Published, Topology
+from orchestrix.broker.published_spans import with_spans
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import WakeSignal, backoff
 from orchestrix.telemetry import log_events
@@ -29,7 +30,6 @@ from orchestrix.worker.delivery_spans import (
     publish_span,
     saga_attributes_of,
     set_ignored,
-    with_spans,
 )
 
 BATCH_LIMIT: Final = 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +16,14 @@ from orchestrix.engine.control import Action
 from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.engine.requests import StartedSaga, StartRequest
 from orchestrix.errors import ConflictError
+from orchestrix.outbox import rows
 from orchestrix.persistence.engine import Transaction
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart
 from orchestrix.telemetry import tracing
 from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context, trace_context
+from tests.conformance.store.build import message
 from tests.integration.orchestration.rig import Rig
 from tests.support import eventually
 from tests.tracing import RecordedSpans, attribute, context_of, links_of, parent_id, recorded_spans
@@ -432,6 +435,38 @@ async def test_a_message_that_is_not_confirmed_is_published_again_with_a_link(
     assert context_of(first).span_id != context_of(second).span_id
     assert links_of(second) == [("retry", trace_of(first), context_of(first).span_id)]
     assert context_in(headers) == context_of(second)
+
+
+async def test_a_publishing_that_is_cut_off_ends_its_span(
+    rig: Rig, spans: RecordedSpans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message may have arrived: what its receiver does follows from that span."""
+    begun = asyncio.Event()
+
+    async def endless(messages: Any, **more: Any) -> Any:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(rig.broker, "publish", endless)
+    await begin(rig, "cut-off", CLIENT)
+    await asyncio.wait_for(begun.wait(), 10)
+    await rig.relay.stop()
+    cut = spans.one(PUBLISH_CREATE)
+    assert attribute(cut, "error.type") == "unknown"
+    assert parent_id(cut) == CLIENT[36:52]
+
+
+def test_what_the_sdk_does_not_make_costs_no_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off, a row whose client is sampled is passed on, and nothing else is done."""
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("attributes were made")
+
+    monkeypatch.setattr(rows, "saga_attributes", refused)
+    row = message(1, 2, traceparent=CLIENT, tracestate=STATE)
+    span = rows.publish_span(row, again=False)
+    assert not span.recording
+    assert rows.message_of(row, span).headers == {"traceparent": CLIENT, "tracestate": STATE}
 
 
 async def test_garbage_in_the_header_is_no_context(rig: Rig, spans: RecordedSpans) -> None:
