@@ -45,7 +45,7 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpResponse:
     """The status, and at most `MAX_ANSWER_BYTES` of the body: less where the rest did not come in time."""
 
     status: int
@@ -67,7 +67,7 @@ class HttpClient:
         self._secure: httpx2.AsyncClient | None = None
         self._making = asyncio.Lock()
 
-    async def send(self, request: HttpRequest, timeout_s: float) -> HttpAnswer:
+    async def send(self, request: HttpRequest, timeout_s: float) -> HttpResponse:
         """The answer, of any status, once its head has come. What its body lacks after `timeout_s` seconds is left.
 
         Raises `NotSent`, and `NoAnswer` where the request has begun to leave.
@@ -122,7 +122,7 @@ class _Sending:
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
         self._left = False
-        self.answer: HttpAnswer | None = None
+        self.answer: HttpResponse | None = None
 
     async def run(self, client: httpx2.AsyncClient) -> None:
         request = self._request
@@ -133,11 +133,11 @@ class _Sending:
             request.method, url, content=request.body or None, headers=headers, extensions=extensions
         )
         async with stream as response:
-            self.answer = HttpAnswer(response.status_code)
+            self.answer = HttpResponse(response.status_code)
             body = b""
             async for part in response.aiter_raw():
                 body = (body + part)[:MAX_ANSWER_BYTES]
-                self.answer = HttpAnswer(response.status_code, body)
+                self.answer = HttpResponse(response.status_code, body)
                 if len(body) == MAX_ANSWER_BYTES:
                     return
 

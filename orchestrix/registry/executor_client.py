@@ -21,7 +21,7 @@ from orchestrix import clock
 from orchestrix.domain.registry.addresses import ExecutorAddress, IpAddress
 from orchestrix.domain.registry.signatures import SIGNATURE_HEADER, sign
 from orchestrix.errors import Invalid, Unavailable
-from orchestrix.http_client import HttpAnswer, HttpClient, HttpRequest, NoAnswer, NotSent
+from orchestrix.http_client import HttpClient, HttpRequest, HttpResponse, NoAnswer, NotSent
 from orchestrix.saga.messages import dump
 
 MOST_CALLS: Final = 100
@@ -70,7 +70,7 @@ class NotReached:
 
 
 RunResult: TypeAlias = Taken | Busy | Refused | Unknown | NotReached
-HoldResult: TypeAlias = Literal["held", "denied"] | Unknown | NotReached
+LookupResult: TypeAlias = Literal["held", "denied"] | Unknown | NotReached
 """What an executor says of an attempt: that it has it, or that it does not know it."""
 
 
@@ -125,7 +125,7 @@ class ExecutorClient:
         The same attempt may be asked for again, at the same address: it runs once.
         """
         answer = await self._call(app, address, "POST", "/run", dump(fields), trace)
-        if not isinstance(answer, HttpAnswer):
+        if not isinstance(answer, HttpResponse):
             return answer
         status = answer.status
         if 200 <= status < 300:
@@ -142,14 +142,14 @@ class ExecutorClient:
         """Asks it to stop an attempt. What is lost is repeated in the answers to its reports."""
         fields = {"jobId": job_id, "historyId": history_id, "reason": reason}
         answer = await self._call(app, address, "POST", "/cancel", dump(fields), None)
-        if not isinstance(answer, HttpAnswer):
+        if not isinstance(answer, HttpResponse):
             return answer
         return Taken() if 200 <= answer.status < 300 else Unknown(f"{answer.status} {_sentence(answer)}")
 
-    async def holds(self, app: str, address: ExecutorAddress, history_id: str) -> HoldResult:
+    async def holds(self, app: str, address: ExecutorAddress, history_id: str) -> LookupResult:
         """Asks whether it has the attempt. Only a plain 404 is a denial."""
         answer = await self._call(app, address, "GET", f"/runs/{history_id}", b"", None)
-        if not isinstance(answer, HttpAnswer):
+        if not isinstance(answer, HttpResponse):
             return answer
         if 200 <= answer.status < 300:
             return "held"
@@ -160,7 +160,7 @@ class ExecutorClient:
     async def healthy(self, app: str, address: ExecutorAddress) -> str | None:
         """None if it answers `GET /health` with a success, else why not."""
         answer = await self._call(app, address, "GET", "/health", b"", None)
-        if not isinstance(answer, HttpAnswer):
+        if not isinstance(answer, HttpResponse):
             return answer.reason
         return None if 200 <= answer.status < 300 else f"{answer.status} {_sentence(answer)}"
 
@@ -176,7 +176,7 @@ class ExecutorClient:
         path: str,
         body: bytes,
         trace: Mapping[str, str] | None,
-    ) -> HttpAnswer | Unknown | NotReached:
+    ) -> HttpResponse | Unknown | NotReached:
         async with self._limits.slot(str(address)):
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -196,7 +196,7 @@ class ExecutorClient:
                 headers[SIGNATURE_HEADER] = sign(token, body, clock.now().timestamp())
             return await self._sent([HttpRequest(method, f"{address}{path}", body, headers, ip) for ip in ips])
 
-    async def _sent(self, requests: Collection[HttpRequest]) -> HttpAnswer | Unknown | NotReached:
+    async def _sent(self, requests: Collection[HttpRequest]) -> HttpResponse | Unknown | NotReached:
         """To one IP after another, until one is reached."""
         until = clock.monotonic() + self._timeout_s
         why = "it has no IP address"
@@ -216,8 +216,8 @@ class ExecutorClient:
         return None if secret is None else secret.get_secret_value()
 
 
-def _sentence(answer: HttpAnswer) -> str:
-    """What the answer says, in one line: the `detail` of a problem (RFC 9457), else the words of its status."""
+def _sentence(answer: HttpResponse) -> str:
+    """What the answer says, in one line: the `detail` of a problem (RFC 9457), else the phrase of its status."""
     try:
         body = json.loads(answer.body)
     except (ValueError, RecursionError):

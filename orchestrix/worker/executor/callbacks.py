@@ -8,7 +8,7 @@ from typing import Final
 
 from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published, Topology
 from orchestrix.errors import Unavailable
-from orchestrix.http_client import HttpAnswer, HttpClient, HttpRequest
+from orchestrix.http_client import HttpClient, HttpRequest, HttpResponse
 from orchestrix.quantities import counted
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.executor.run_call import LOGS_PATH, RunCall
@@ -91,7 +91,7 @@ class Callbacks:
         place = self._urls.index(url)
         self._urls = self._urls[place:] + self._urls[:place]
 
-    def _taken(self, answer: HttpAnswer) -> None:
+    def _taken(self, answer: HttpResponse) -> None:
         if self._failed:
             LOGGER.warning("%s: reports are taken again after %s", self._name, counted(self._failed, "failure"))
             self._failed = 0

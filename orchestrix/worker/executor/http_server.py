@@ -31,7 +31,7 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class Call(NamedTuple):
+class ExecutorRequest(NamedTuple):
     """A request; names of headers are in lower case. `local` says that it comes from this machine."""
 
     method: str
@@ -41,14 +41,14 @@ class Call(NamedTuple):
     local: bool
 
 
-class Reply(NamedTuple):
+class ExecutorResponse(NamedTuple):
     """An answer in JSON."""
 
     status: int
     fields: Mapping[str, Any] = {}
 
 
-Answer: TypeAlias = Callable[[Call], Reply]
+Answer: TypeAlias = Callable[[ExecutorRequest], ExecutorResponse]
 
 
 class ExecutorServer:
@@ -105,10 +105,10 @@ class ExecutorServer:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _body(receive)
         if body is None:
-            reply = Reply(413, {"detail": f"the body has more than {MAX_BODY} bytes"})
+            reply = ExecutorResponse(413, {"detail": f"the body has more than {MAX_BODY} bytes"})
         else:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            reply = self._answer(Call(scope["method"], scope["path"], headers, body, _is_local(scope)))
+            reply = self._answer(ExecutorRequest(scope["method"], scope["path"], headers, body, _is_local(scope)))
         content = json.dumps(reply.fields).encode()
         sent = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
         sent.append((b"connection", b"close"))

@@ -33,7 +33,7 @@ ENDED_KNOWN_S: Final = 60.0
 CLEAR_TIMEOUT_S: Final = 1.0
 
 
-class Taking(Enum):
+class RunAdmission(Enum):
     """What becomes of a call to run an attempt."""
 
     TAKEN = "taken"
@@ -66,7 +66,7 @@ class Runs:
 
     @property
     def history_ids(self) -> list[str]:
-        """The attempts in hand: they run, or their final report was not taken yet."""
+        """The attempts in flight: they run, or their final report was not taken yet."""
         return list(self._attempts)
 
     @property
@@ -75,25 +75,25 @@ class Runs:
         return len(self._tasks) / self.slots
 
     def knows(self, history_id: str) -> bool:
-        """Whether the attempt is in hand, or has ended a short while ago."""
+        """Whether the attempt is in flight, or has ended a short while ago."""
         if history_id in self._attempts:
             return True
         ended = self._ended.get(history_id)
         return ended is not None and clock.monotonic() - ended < ENDED_KNOWN_S
 
-    def take(self, call: RunCall, headers: Mapping[str, str]) -> Taking:
+    def take(self, call: RunCall, headers: Mapping[str, str]) -> RunAdmission:
         """Begins the attempt, unless it runs, has run, or cannot be run now. `headers` may have a trace context."""
         name = call.dispatch.history_id
         if name in self._attempts or self._ended.get(name) is not None:
-            return Taking.TAKEN
+            return RunAdmission.TAKEN
         if call.dispatch.handler not in self._jobs:
-            return Taking.UNKNOWN_JOB
+            return RunAdmission.UNKNOWN_JOB
         if self.stopping:
-            return Taking.STOPPING
+            return RunAdmission.STOPPING
         if len(self._tasks) >= self.slots:
-            return Taking.FULL
+            return RunAdmission.FULL
         self._begin(call, headers)
-        return Taking.TAKEN
+        return RunAdmission.TAKEN
 
     def cancel(self, cancel: JobCancel) -> None:
         """Stops the attempts concerned, and remembers it for calls still under way."""

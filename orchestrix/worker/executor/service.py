@@ -42,7 +42,7 @@ class ExecutorService:
 
     @property
     def history_ids(self) -> list[str]:
-        """The attempts in hand."""
+        """The attempts in flight."""
         return self._runs.history_ids if self._runs is not None else []
 
     @property
