@@ -254,8 +254,7 @@ async def _settled(node: Node, begun: asyncio.Task[None]) -> None:
         await asyncio.shield(begun)
         await node.settled()
     except OrchestrixError as error:
-        text = str(error)
-        log.critical("the node cannot start: %s", text)
+        log.critical("the node cannot start: %s", text := str(error))
         node.health.watch("Start", lambda: text)
         return
     settle_memory()

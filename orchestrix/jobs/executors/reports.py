@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Outcome, Outgoing
-from orchestrix.broker.published_spans import end_publish_spans
+from orchestrix.broker.published_spans import with_spans
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
 from orchestrix.domain.executor_reports import judge
 from orchestrix.domain.jobs import AttemptStatus, JobRow
@@ -20,6 +20,8 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
 from orchestrix.telemetry import messaging, tracing
+from orchestrix.telemetry.trace_context import TraceContext
+from orchestrix.telemetry.tracing import Span
 
 STATUS: Final = "job.status"
 LOG: Final = "job.log"
@@ -88,9 +90,9 @@ class ExecutorReports:
     async def _send(self, job: JobRow, messages: Sequence[Outgoing]) -> list[Outgoing]:
         """Those that no queue was there for, and all behind them: a line must not overtake another one."""
         made_by = tracing.current_context() or spans.context_of(job)
-        begun = [messaging.begin_publish("", one.routing_key, one.message_id, made_by) for one in messages]
-        results = await self._broker.publish(messages, PUBLISH_TIMEOUT_S)
-        end_publish_spans(begun, results)
+        begun = [_begin_publish(one, made_by) for one in messages]
+        carrying = [_carrying(one, span) for one, span in zip(messages, begun, strict=True)]
+        results = await with_spans(self._broker.publish(carrying, PUBLISH_TIMEOUT_S), begun)
         first = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(results))
         if first == len(results):
             return []
@@ -99,6 +101,26 @@ class ExecutorReports:
         if results[first].outcome is Outcome.REFUSED:
             raise Invalid(f"the broker refuses this report: {results[first].detail}")
         raise Unavailable(f"the broker has not confirmed the report: {results[first].detail}")
+
+
+def _begin_publish(message: Outgoing, made_by: TraceContext | None) -> Span:
+    """The span of a status; lines have none, as those of workers."""
+    if message.type != STATUS:
+        return tracing.NO_SPAN
+    return messaging.begin_publish(
+        "",
+        message.routing_key,
+        message.message_id,
+        made_by,
+        correlation_id=message.correlation_id,
+        template=spans.STATUS_TEMPLATE,
+    )
+
+
+def _carrying(message: Outgoing, span: Span) -> Outgoing:
+    if not span.recording or span.context is None:
+        return message
+    return replace(message, headers={**message.headers, **span.context.headers})
 
 
 def _message(job: JobRow, one: Reported) -> Outgoing:

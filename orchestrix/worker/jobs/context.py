@@ -110,7 +110,9 @@ class JobContext:
 
     `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with. A job that
     is a saga's step has `effect_key` too, shared with its compensation: key its effects by that. `settings` is what the
-    function's module has declared as its `SETTINGS`.
+    function's module has declared as its `SETTINGS`. `queue` is where it came from: a job queue, or an executor group.
+    Of a job that runs on every executor of a group `shard_index` is the number of this one, from 0 on, and
+    `shard_total` how many there are; of every other job they are None.
     """
 
     effect_key: str
@@ -132,6 +134,7 @@ class JobContext:
         self.attempt = dispatch.attempt
         self.correlation_id = dispatch.correlation_id
         self.timeout = dispatch.timeout
+        self.shard_index, self.shard_total = dispatch.shard_index, dispatch.shard_total
         self.settings = settings
         self._ends = math.inf if dispatch.timeout is None else clock.monotonic() + dispatch.timeout
         self._reporter, self._stop_signal, self._ask = reporter, stop_signal, ask

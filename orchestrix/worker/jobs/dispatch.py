@@ -15,9 +15,10 @@ MAX_ID_LENGTH: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class JobDispatch:
-    """One attempt of a job, as it was sent. `status` and `logs` are the queues of its reports.
+    """One attempt of a job, as it was sent. `status` and `logs` are the queues of its reports; over HTTP, the paths.
 
-    `timeout_ms` is None where the attempt may take as long as it likes.
+    `timeout_ms` is None where the attempt may take as long as it likes. A job that runs on every executor of a group
+    has a number from 0 on among them, `shard_index`, and their count, `shard_total`.
     """
 
     job_id: str
@@ -29,6 +30,8 @@ class JobDispatch:
     correlation_id: str
     status: str
     logs: str
+    shard_index: int | None = None
+    shard_total: int | None = None
 
     @property
     def timeout(self) -> float | None:

@@ -10,7 +10,14 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Delivery
-from orchestrix.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_cancel_queue, worker_topology
+from orchestrix.broker.topology import (
+    DISPATCH_QUEUE_PREFIX,
+    cancel_queue,
+    dispatch_queue,
+    job_channels,
+    worker_cancel_queue,
+    worker_topology,
+)
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import Loop
 from orchestrix.quantities import counted
@@ -153,7 +160,8 @@ class JobRunner:
         span = begin_attempt(dispatch, delivery, self.worker_id)
         report_buffer = ReportBuffer(self._broker, job_channels(dispatch.job_id), partial(status_span, dispatch, span))
         function = self._jobs.get(dispatch.handler)
-        return AttemptRunner(dispatch, function, delivery, report_buffer, self.worker_id, span)
+        queue = delivery.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
+        return AttemptRunner(dispatch, function, queue, report_buffer, self.worker_id, span, [delivery])
 
 
 class _Parts:
