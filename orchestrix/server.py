@@ -35,8 +35,9 @@ from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node
-from orchestrix.telemetry import local_store, tracing
+from orchestrix.telemetry import local_store, log_events, tracing
 from orchestrix.telemetry.local_store import LocalTraces
+from orchestrix.telemetry.process_stop import ProcessStop
 from orchestrix.version import VERSION
 
 log = logging.getLogger("orchestrix")
@@ -92,6 +93,7 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
             drain_requester=node.cluster.drain_requester,
             timetable=node.schedules,
             registry=node.registry,
+            reports=node.jobs.reports,
             health=node.health,
             version=VERSION,
             silent=node.context.settings.jobs.silent,
@@ -252,12 +254,11 @@ async def _settled(node: Node, begun: asyncio.Task[None]) -> None:
         await asyncio.shield(begun)
         await node.settled()
     except OrchestrixError as error:
-        text = str(error)
-        log.critical("the node cannot start: %s", text)
+        log.critical("the node cannot start: %s", text := str(error))
         node.health.watch("Start", lambda: text)
         return
     settle_memory()
-    log.info("ready", extra={"roles": sorted(node.context.roles)})
+    log.info("ready", extra={"event": log_events.PROCESS_READY, "roles": sorted(node.context.roles)})
 
 
 async def run_serve(
@@ -267,8 +268,10 @@ async def run_serve(
     broker_url: Callable[[], str],
     ready: Callable[[Running], None],
     local_traces: Path | None = None,
+    process_stop: ProcessStop | None = None,
 ) -> None:
-    """Runs a node until SIGINT or SIGTERM. `local_traces` is the file of a `dev` that it belongs to.
+    """Runs a node until SIGINT or SIGTERM. `local_traces` is the file of a `dev` that it belongs to; `process_stop`
+    gets why it stops.
 
     Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """
@@ -277,7 +280,7 @@ async def run_serve(
     async def announce(running: Running) -> None:
         ready(running)
 
-    await _run(node, None, [settings.http.port], local_traces, announce, broker_url)
+    await _run(node, None, [settings.http.port], local_traces, announce, broker_url, process_stop)
 
 
 async def run_dev(
@@ -289,12 +292,13 @@ async def run_dev(
     ready: Callable[[Running], None],
     former: PreviousDev | None = None,
     cut_off: Callable[[str], None] = lambda node: None,
+    process_stop: ProcessStop | None = None,
 ) -> None:
     """Runs everything in this process, over SQLite and the embedded broker, until SIGINT or SIGTERM.
 
     Of the ports the first free one is taken, else one above the last. `former` is the `dev` before it, if that was
-    killed; `cut_off` gets the name of this one's node when a second signal ends it. Raises `ConfigError` and
-    `DefinitionError`.
+    killed; `cut_off` gets the name of this one's node when a second signal ends it; `process_stop` gets why it
+    stops. Raises `ConfigError` and `DefinitionError`.
     """
     async with development(settings, folder=folder, broker_ports=broker_ports, previous=former) as dev:
 
@@ -309,7 +313,7 @@ async def run_dev(
                 dev.worker.cut_off()  # it writes to a terminal, or to a pipe without a reader
 
         local_traces, broker = folder / local_store.FILE_NAME, lambda: dev.broker_url
-        await _run(dev.node, dev.worker, nearby(*api_ports), local_traces, announce, broker, last)
+        await _run(dev.node, dev.worker, nearby(*api_ports), local_traces, announce, broker, process_stop, last)
 
 
 async def _run(
@@ -319,13 +323,15 @@ async def _run(
     local_traces: Path | None,
     ready: Callable[[Running], Awaitable[None]],
     broker_url: Callable[[], str],
+    process_stop: ProcessStop | None = None,
     last: Callable[[], None] = lambda: None,
 ) -> None:
+    stop = process_stop or ProcessStop(log)
     asyncio.get_running_loop().set_exception_handler(out_of_descriptors)
     context = node.context
     service = DEV_SERVICE if worker is not None else node_service(context.roles)
     export_traces(context.settings, service, context.name, local_traces)
-    with StopSignals(last) as signals:
+    with StopSignals(last, stop) as signals:
         server = _server(node, local_traces) if "api" in node.context.roles else None
         sockets = [listening(node.context.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
@@ -335,6 +341,7 @@ async def _run(
         try:
             await first_of(signals.stop, beginning)
         finally:
+            stop.begin()
             node.health.stopping = True
             await given_up(beginning)
             await _stop(node, worker, server, serving)
@@ -375,14 +382,8 @@ def _server(node: Node, local_traces: Path | None) -> Server:
     limits = ConnectionLimits(
         head=http.head_timeout, body=http.body_timeout, keep_alive=http.keep_alive, connections=most
     )
-    return Server(
-        config(
-            application(node, local_traces),
-            limits,
-            stop=STOP_HTTP_TIMEOUT_S,
-            proxied=TRUSTED_PROXIES_VARIABLE in os.environ,
-        )
-    )
+    proxied = TRUSTED_PROXIES_VARIABLE in os.environ
+    return Server(config(application(node, local_traces), limits, stop=STOP_HTTP_TIMEOUT_S, proxied=proxied))
 
 
 def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], str]) -> Running:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
 
-from tests import forks
+from tests import compiled_statements, forks
 from tests.ledger import Ledger
 from tests.otlp import OtlpReceiver, otlp_receiver
 from tests.processes import Processes
@@ -31,6 +33,7 @@ from tests.tracing import RecordedSpans, recorded_spans
 gc.disable()
 
 _HOST: Final = pytest.StashKey[ServerHost]()
+_COUNT: Final = count()
 _SOAKING = os.environ.get("ORCHESTRIX_SOAK") == "1"
 
 
@@ -41,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Ledger(config), "ledger")
     config.pluginmanager.register(Tally(), "tally")
+    compiled_statements.keep()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,9 +81,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """From here on garbage is looked for, among what the tests themselves make."""
+    """From here on garbage is looked for, among what the tests make, but not after every few hundred objects."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A folder of the test's own. pytest's fixture of that name looks through the folders of all tests before."""
+    name = re.sub(r"[^a-z0-9]+", "_", request.node.name.lower())[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}_{next(_COUNT)}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,11 +14,13 @@ from sqlalchemy import Column, Table, UniqueConstraint
 from orchestrix import Compensation, Saga, Step
 from orchestrix.persistence.tables import metadata
 from orchestrix.saga.diagram import to_mermaid
+from orchestrix.telemetry import log_events
 from sagas.app_provisioning import APP_PROVISIONING
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
+OBSERVABILITY: Final = ROOT / "docs" / "observability.md"
 
 _TYPES: Final = {
     "UtcTime": "timestamp",
@@ -59,6 +62,12 @@ def _row(step: Step) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def log_event_table() -> str:
+    """The catalogue of log events, one a line: the name, and what it says."""
+    rows = re.findall(r"^[A-Z_]+: Final = \"(.+)\"\n\"\"\"(.+)\"\"\"$", inspect.getsource(log_events), re.MULTILINE)
+    return "\n".join(["| event | meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in rows)])
+
+
 def entities() -> str:
     """Every table as a Mermaid `erDiagram`, with a line for each foreign key."""
     lines = ["erDiagram"]
@@ -90,6 +99,7 @@ def _fenced(mermaid: str) -> str:
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "saga:app": lambda: f"{saga_table(APP_PROVISIONING)}\n\n{_fenced(to_mermaid(APP_PROVISIONING))}",
     "states:app": lambda: _fenced(to_mermaid(APP_PROVISIONING)),
+    "log:events": log_event_table,
     "tables": lambda: _fenced(entities()),
 }
 """What stands between `<!-- name -->` and `<!-- /name -->`."""
@@ -106,7 +116,7 @@ def parts(document: Path) -> list[str]:
 
 
 def _stale() -> Iterator[tuple[Path, str]]:
-    for document in (README, ARCHITECTURE):
+    for document in (README, ARCHITECTURE, OBSERVABILITY):
         text = document.read_text()
         if (new := filled(text)) != text:
             yield document, new

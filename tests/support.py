@@ -6,11 +6,14 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
+import pytest
+
+from orchestrix.telemetry import logs
 from tests.servers.ports import free_port
 
-__all__ = ["eventually", "eventually_sync", "free_port", "holds", "stand_still"]
+__all__ = ["eventually", "eventually_sync", "free_port", "holds", "logged", "stand_still"]
 
 T = TypeVar("T")
 
@@ -88,3 +91,12 @@ def _too_late(condition: Callable[[], object], deadline: float, message: str, la
 def stand_still(seconds: float) -> None:
     """Lets the thread do nothing, its event loop with all tasks included, as a process that is stopped does nothing."""
     time.sleep(seconds)
+
+
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    """The level and the fields of the lines that name this event."""
+    return [
+        {"level": record.levelname, **logs.extras_of(record)}
+        for record in caplog.records
+        if vars(record).get("event") == event
+    ]

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from orchestrix.lifecycle import ended
 from orchestrix.telemetry import sinks
+from orchestrix.telemetry.process_stop import ProcessStop
 
 FLUSH_TIMEOUT_S: Final = 0.5
 """Seconds that a process that is cut off has to write its last output."""
@@ -18,13 +20,14 @@ FLUSH_TIMEOUT_S: Final = 0.5
 class StopSignals:
     """Waits for a stop signal: SIGINT or SIGTERM; a second one ends the process at once, whatever it is doing.
 
-    `last` is called before that, to log what is cut off; it has no time for more. The event loop's own handlers would
-    not do: they wait for a function that blocks the loop.
+    `last` is called before that, to log what is cut off; it has no time for more. `process_stop` notes
+    both signals, and writes the last line. The event loop's own handlers would not do: they wait for a function that
+    blocks the loop.
     """
 
-    def __init__(self, last: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, last: Callable[[], None] = lambda: None, process_stop: ProcessStop | None = None) -> None:
         self.stop = asyncio.Event()
-        self._last = last
+        self._last, self._process_stop = last, process_stop
         self._logged = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -42,12 +45,18 @@ class StopSignals:
         if self._logged:
             for one in self._before:
                 signal.signal(one, signal.SIG_DFL)  # an exception would wait for tasks and threads, which may hang
-            with contextlib.suppress(Exception):  # whatever it is, the process is to end
-                self._last()
-                sinks.flush(FLUSH_TIMEOUT_S)
+            for final in (self._last, partial(self._cut_off, number), partial(sinks.flush, FLUSH_TIMEOUT_S)):
+                with contextlib.suppress(Exception):  # whatever it is, the process is to end
+                    final()
             signal.raise_signal(number)
         self._logged = True
+        if self._process_stop is not None:
+            self._process_stop.begin(signal.Signals(number).name)
         self._loop.call_soon_threadsafe(self.stop.set)
+
+    def _cut_off(self, number: int) -> None:
+        if self._process_stop is not None:
+            self._process_stop.cut_off(signal.Signals(number).name)
 
 
 async def first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from orchestrix import clock
 from orchestrix.bootstrap.dev_worker import ELSEWHERE, WORKER_STOP_GRACE_S, log_cut_off, log_stopping
 from orchestrix.bootstrap.factories import (
     load_catalog,
@@ -22,7 +21,7 @@ from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
-from orchestrix.quantities import duration
+from orchestrix.telemetry.process_stop import ProcessStop
 from orchestrix.worker.composition import assemble
 
 log = logging.getLogger("orchestrix")
@@ -37,10 +36,11 @@ async def run_worker(
     broker_url: Callable[[], str],
     ready: Callable[[Sequence[str]], None],
     local_traces: Path | None = None,
+    process_stop: ProcessStop | None = None,
 ) -> None:
     """Serves the commands of `queues` and the jobs of `job_queues` until SIGINT or SIGTERM; all that it can if both
     are empty. `name` is its id on the wire; `ready` gets the names of all queues; `local_traces` is the file of a `dev`
-    that it belongs to. At last it logs how long the stop took, and how many commands and jobs it did not finish.
+    that it belongs to. `process_stop` gets why it stops, and how many commands and jobs it did not finish.
 
     Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """
@@ -54,7 +54,8 @@ async def run_worker(
     export_traces(settings, WORKER_SERVICE, name, local_traces)
     watch = DatabaseWatch(database, name)
     timeout_s = settings.worker.stop_timeout
-    with StopSignals(lambda: log_cut_off(worker, ELSEWHERE)) as signals:
+    stop = process_stop or ProcessStop(log)
+    with StopSignals(lambda: log_cut_off(worker, ELSEWHERE), stop) as signals:
         await broker.start()
         await watch.start()
 
@@ -71,15 +72,13 @@ async def run_worker(
         try:
             await first_of(signals.stop, beginning)
         finally:
-            stopping_at = clock.monotonic()
+            stop.begin()
             await given_up(beginning)
             log_stopping(worker, timeout_s, ELSEWHERE)
             await stop_stage("stopping the worker", worker.stop(), timeout_s + WORKER_STOP_GRACE_S)
+            stop.unfinished = worker.abandoned
             await stop_stage("stopping the definition store", definitions.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("stopping the database monitor", watch.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
             await stop_traces()
-    took_s, left = clock.monotonic() - stopping_at, worker.abandoned
-    extra = {"took_s": round(took_s, 3), "unfinished": left}
-    log.info("stopped after %s, %d unfinished", duration(round(took_s, 2)), left, extra=extra)

@@ -14,6 +14,7 @@ from orchestrix.broker.topology import DEAD
 from orchestrix.lifecycle import backoff
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import dump
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.trace_context import header_text
 
 log = logging.getLogger("orchestrix.dead_letters")
@@ -89,7 +90,10 @@ async def publish_dead_letter(broker: Broker, consumer: Consumer, dead: Sequence
     if dead:
         delivery, reason = dead[0]
         first = "the first one " if len(dead) > 1 else ""
-        log.warning("%s dead-lettered, %sfrom %s: %s", counted(len(dead), "message"), first, delivery.queue, reason)
+        extra = {"event": log_events.DEAD_LETTERED, "queue": delivery.queue, "reason": reason}
+        extra |= {"correlation_id": delivery.correlation_id} if len(dead) == 1 and delivery.correlation_id else {}
+        what = (counted(len(dead), "message"), first, delivery.queue, reason)
+        log.warning("%s dead-lettered, %sfrom %s: %s", *what, extra=extra)
     while left := [one for one in left if consumer.alive(one[0])]:
         results = await broker.publish([FORMS[form](delivery, reason) for delivery, reason, form in left])
         tried = list(zip(left, results, strict=True))

@@ -21,6 +21,7 @@ from orchestrix.lifecycle import Loop
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import LiveNodes
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.telemetry import log_events
 
 log = logging.getLogger("orchestrix.cluster")
 
@@ -130,7 +131,8 @@ class FailureDetector:
     async def _declare_dead(self, node: NodeRow, reason: str) -> None:
         if await self._database.run(lambda tx: self._declare(tx, node)):
             crash.point("nodes.death.after_commit")
-            log.warning("node %s is considered dead: %s", node.id, reason)
+            extra = {"event": log_events.NODE_DEAD, "node": node.id, "reason": reason}
+            log.warning("node %s is considered dead: %s", node.id, reason, extra=extra)
             self._on_dead(node.id)
 
     async def _declare(self, tx: Transaction, node: NodeRow) -> bool:

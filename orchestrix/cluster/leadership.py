@@ -14,7 +14,7 @@ from orchestrix.broker.port import Broker, Consumer, Delivery, LinkState, Outcom
 from orchestrix.broker.topology import LEADER, SINGLE
 from orchestrix.cluster.election_tokens import read_token, token_message
 from orchestrix.cluster.lease_store import LeaseStore
-from orchestrix.cluster.term_tasks import cancelled, single_delivery, stopped
+from orchestrix.cluster.term_tasks import cancelled, log_elected, log_lost, single_delivery, stopped
 from orchestrix.domain.leases import (
     INITIAL_TOKEN,
     Candidacy,
@@ -243,7 +243,7 @@ class Leadership:
 
     async def _lead(self, term: _LeadershipTerm) -> None:
         self._term = term
-        log.info("elected leader: term %d, mode %s", term.fence.term, term.mode)
+        log_elected(term.fence.term, term.mode)
         services = Services([duty(term.fence) for duty in self._duties])
         begun = asyncio.create_task(services.start(), name="duties")
         term.tasks = {
@@ -254,7 +254,7 @@ class Leadership:
         try:
             while not term.lost.done():
                 await self._watch(term)
-            log.warning("leadership lost: term %d: %s", term.fence.term, term.lost.result())
+            log_lost(term.fence.term, term.lost.result())
         finally:
             self._term = None
             self._token_passed_on.clear()
@@ -346,7 +346,7 @@ class Leadership:
         term.until = asked + self._lease
         if mode is not term.mode:
             term.mode = mode
-            log.info("elected leader: term %d, mode %s", term.fence.term, mode)
+            log_elected(term.fence.term, mode)
             if self._broker.state is not LinkState.UP:
                 term.lose("the broker connection was lost again")
 

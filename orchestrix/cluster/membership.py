@@ -14,7 +14,7 @@ from typing import Final
 from orchestrix import clock
 from orchestrix.broker.port import Broker, LinkState
 from orchestrix.cluster.heartbeats import heartbeat_message
-from orchestrix.domain.nodes import NodeState
+from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
 from orchestrix.errors import RetryableError
 from orchestrix.lifecycle import DrainSignal, Loop
 from orchestrix.persistence.cluster import nodes
@@ -120,9 +120,13 @@ class Membership:
     async def _write(self, tx: Transaction) -> bool:
         """True if the node lives, by its row."""
         who = self._identity
-        if not self.joined.is_set() and await nodes.join(tx, who.id, who.name, who.roles, who.host, who.version):
+        if not self.joined.is_set() and await self._is_new(tx):
             return True
         return await nodes.record_heartbeat(tx, who.id, self._state, self._load())
+
+    async def _is_new(self, tx: Transaction) -> bool:
+        who = self._identity
+        return await nodes.join(tx, who.id, who.name, who.roles, who.host, who.version, FEATURE_LEVEL)
 
     async def _announce(self) -> None:
         """A broker that takes no messages must not hold up the next heartbeat."""

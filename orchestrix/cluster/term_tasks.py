@@ -1,13 +1,30 @@
-"""Tasks of a leadership term: what each receives, and how they end."""
+"""Tasks of a leadership term: what each receives, how they end, and the log lines of its begin and its end."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from orchestrix.broker.port import Delivery
+from orchestrix.domain.leases import LeaderMode
 from orchestrix.errors import Unavailable
 from orchestrix.lifecycle import Services, ended
+from orchestrix.telemetry import log_events
+
+log = logging.getLogger("orchestrix.cluster")
+
+
+def log_elected(term: int, mode: LeaderMode) -> None:
+    """The node leads, or does so in another mode."""
+    extra = {"event": log_events.LEADER_ELECTED, "term": term, "mode": str(mode)}
+    log.info("elected leader: term %d, mode %s", term, mode, extra=extra)
+
+
+def log_lost(term: int, reason: str) -> None:
+    """The node leads no longer."""
+    extra = {"event": log_events.LEADER_LOST, "term": term, "reason": reason}
+    log.warning("leadership lost: term %d: %s", term, reason, extra=extra)
 
 
 async def stopped(tasks: set[asyncio.Task[Any]], services: Services) -> None:

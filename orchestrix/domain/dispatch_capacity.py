@@ -13,6 +13,20 @@ QUEUE_SHARE_DIVISOR: Final = 4
 """A queue may have this part of the capacity for jobs that no worker has begun."""
 
 
+GROUP_PREFIX: Final = "group:"
+"""Before the name of a group of executors, where it stands among queues: none of them has a colon."""
+
+
+def target_of(queue: str | None, group: str | None) -> str:
+    """The name of a job's target: its queue, or its group after `GROUP_PREFIX`."""
+    return f"{GROUP_PREFIX}{group}" if queue is None else queue
+
+
+def group_of(target: str) -> str | None:
+    """The group of executors that a target is; None for a queue."""
+    return target.removeprefix(GROUP_PREFIX) if target.startswith(GROUP_PREFIX) else None
+
+
 @dataclass(frozen=True, slots=True)
 class OpenJobs:
     """The jobs of a queue that have queues at the broker: those that no worker has begun, and all others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Final
 
 from orchestrix.domain.jobs import (
@@ -210,9 +211,18 @@ def unserved(queue: str, now: datetime, context: DiagnosisContext) -> tuple[str,
 
 
 def _no_worker(job: JobRow, workers: QueueWorkers) -> WaitReason:
+    if job.queue is None:
+        return _no_executor(job)
     how, more = _served(job.queue, workers)
     code = "busy_workers" if workers.known else "no_worker"
     return WaitReason(code, how, f"start {more} with `orchestrix worker --job-queue {job.queue}`")
+
+
+def _no_executor(job: JobRow) -> WaitReason:
+    see = f"see `orchestrix registry show {quote(job.executor_group or '')}`"
+    if job.address is None:
+        return WaitReason("not_called", f"no executor of group {job.executor_group} has been called", see)
+    return WaitReason("executor_silent", f"the executor at {job.address} was called and has not begun it", see)
 
 
 def _served(queue: str, workers: QueueWorkers) -> tuple[str, str]:

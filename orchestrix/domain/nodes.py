@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from orchestrix.domain.stored_times import age_s
 
@@ -18,6 +19,11 @@ class NodeState(StrEnum):
     DEAD = "DEAD"
     LEFT = "LEFT"
 
+
+GROUP_JOBS: Final = 1
+"""The feature level from which on a node can judge jobs that are for a group of executors and have no queue."""
+FEATURE_LEVEL: Final = GROUP_JOBS
+"""The feature level of this version. A node that does not say one has 0."""
 
 LIVE = (NodeState.ALIVE, NodeState.DRAINING)
 

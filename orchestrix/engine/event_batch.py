@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,11 @@ from orchestrix.saga.messages import Event, UnreadableMessage
 from orchestrix.saga.messages import event as read_event
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import IgnoredEvent, owner_of
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.messaging import begin_commit, saga_attributes
 from orchestrix.telemetry.tracing import NO_SPAN, Span
+
+log = logging.getLogger("orchestrix.events")
 
 UNKNOWN_APP: Final = IgnoredEvent("unknown-app", dead_letter=True)
 """There is no such instance, and so no timeline that could show it."""
@@ -124,6 +128,14 @@ def of_no_app(span: Span, delivery: Delivery, event: Event) -> None:
     """The span and the log line of an event whose app does not exist."""
     saga_spans.unknown_event(span, delivery, UNKNOWN_APP.reason)
     saga_log.ignored(event, UNKNOWN_APP.reason)
+
+
+def give_up_event(one: Received, error: Exception) -> None:
+    """The end of the span, and the log line, of an event that cannot be handled."""
+    extra = {"event": log_events.EVENT_UNPROCESSABLE, "correlation_id": one.event.correlation_id}
+    log.error("event %s of %s %s cannot be handled", one.event.type, *one.key, exc_info=error, extra=extra)
+    one.span.fail(type(error).__name__, str(error))
+    one.span.end()
 
 
 def log_verdicts(verdicts: Verdicts) -> None:

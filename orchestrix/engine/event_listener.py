@@ -23,6 +23,7 @@ from orchestrix.engine.event_batch import (
     by_pair,
     end_spans,
     firsts,
+    give_up_event,
     ignored_rows,
     log_verdicts,
     of_no_app,
@@ -48,6 +49,7 @@ from orchestrix.saga.commands import SagaTransition, TransitionInputs, sent_exac
 from orchestrix.saga.messages import Event
 from orchestrix.saga.state import UNSENDABLE, Instance
 from orchestrix.saga.transition import IgnoredEvent, cause_of
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.events")
@@ -240,7 +242,7 @@ class EventListener:
 
     async def _wait_for_database(self, consumer: Consumer, error: Exception, failures: int, seconds: float) -> None:
         if failures == 1:
-            log.warning("event handling paused: %s", error)
+            log.warning("event handling paused: %s", error, extra={"event": log_events.EVENTS_PAUSED})
         if seconds > OUTAGE_NOTICE_DELAY_S:
             self._extend_deadlines()
         if seconds > OUTAGE_TIMEOUT_S:
@@ -256,10 +258,8 @@ class EventListener:
             await self._take(consumer, batch[middle:])
         elif failures >= CONFLICT_RETRIES or not isinstance(error, ConflictError):
             (one,) = batch
-            log.error("event %s of %s %s cannot be handled", one.event.type, *one.key, exc_info=error)
             reason = f"cannot-be-handled: {type(error).__name__}"
-            one.span.fail(type(error).__name__, str(error))
-            one.span.end()
+            give_up_event(one, error)
             await self._settle(consumer, [one.delivery], [(one.delivery, reason)])
 
     async def _settle_committed(self, consumer: Consumer, batch: Sequence[Received], verdicts: Verdicts) -> None:

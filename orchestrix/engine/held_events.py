@@ -34,6 +34,7 @@ from orchestrix.saga.messages import Event, UnreadableMessage
 from orchestrix.saga.messages import event as read_event
 from orchestrix.saga.state import UNSENDABLE, Instance
 from orchestrix.saga.transition import IgnoredEvent
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.trace_context import header_text
 from orchestrix.telemetry.tracing import Span
 
@@ -122,7 +123,7 @@ class HeldEvents:
         applied = sum([await self._apply_all(saga, id) for saga, id in page.runnable])
         self._after = page.last
         if applied:
-            log.info("applied %s", counted(applied, "held event"))
+            log.info("applied %s", counted(applied, "held event"), extra={"event": log_events.EVENTS_APPLIED})
         elif page.last == FIRST_PAGE:
             await self._wake.wait(LOOK_INTERVAL_S)
 
@@ -153,7 +154,13 @@ class HeldEvents:
             raise
         except Exception as error:
             failures = self._failures[saga, id] = self._failures.get((saga, id), 0) + 1
-            log.error("a held event of %s %d cannot be handled", saga, id, exc_info=error)
+            log.error(
+                "a held event of %s %d cannot be handled",
+                saga,
+                id,
+                exc_info=error,
+                extra={"event": log_events.EVENT_UNPROCESSABLE},
+            )
             if failures >= CONFLICT_RETRIES:
                 del self._failures[saga, id]
                 kind = type(error).__name__

@@ -17,6 +17,7 @@ from orchestrix.persistence.sagas.saga_tables import saga_tables_of
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import NO_CONSUMER, Instance
 from orchestrix.saga.steps import COMPENSATING, TERMINAL
+from orchestrix.telemetry import log_events
 
 log = logging.getLogger("orchestrix.timers")
 
@@ -61,7 +62,13 @@ class HinderedSagas:
             self._next_search_at[queue] = clock.monotonic() + SEARCH_INTERVAL_S
             if count:
                 found = "no consumer" if silent else "consumers"
-                log.info("%s has %s; sagas that wait for it: %d", queue, found, count)
+                log.info(
+                    "%s has %s; sagas that wait for it: %d",
+                    queue,
+                    found,
+                    count,
+                    extra={"event": log_events.SAGA_HINDERED},
+                )
         await self._presence.checked.wait(None)
 
     def _is_news(self, queue: str, silent: bool, messages: int) -> bool:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrix import crash
+from orchestrix.engine import saga_spans
 from orchestrix.engine.job_steps import JobSteps
 from orchestrix.engine.requests import Keyed, Repeated
 from orchestrix.errors import NotFound
@@ -34,6 +35,7 @@ async def redispatch_commands(tx: Transaction, catalog: Catalog, live: Sequence[
     rows = unpublished_rows(catalog, live, tx.now())
     if rows:
         sent = {row.instance_id for row in rows}
+        rows = saga_spans.sent_by_request(rows, [one for one in live if one.id in sent])
         doubts = [doubted(one) for one in live if one.id in sent]
         await instances.write_progress(tx, saga_tables_of(live[0].saga), doubts)
     await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from orchestrix.broker.port import Delivery
 from orchestrix.engine.requests import StartedSaga, StartRequest, StartResult
 from orchestrix.outbox.saga_log import CommittedChange
+from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.changes import ENDS_OF_TRIES
 from orchestrix.saga.commands import SagaTransition, pending_command
@@ -22,6 +23,9 @@ from orchestrix.telemetry import tracing
 from orchestrix.telemetry.messaging import begin_process, saga_attributes
 from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context, trace_context
 from orchestrix.telemetry.tracing import Span, SpanLink, Value
+
+MAX_LINKS: Final = 100
+"""How many links one span has at most; the SDK keeps 128."""
 
 
 def head_of(instance: Instance) -> TraceContext | None:
@@ -239,3 +243,23 @@ def begin_action(action: str, instance: Instance) -> Span:
         links=links,
         attributes={**saga_attributes(instance.saga, instance.id, instance.correlation_id), names.ACTION: action},
     )
+
+
+def sent_by_request(rows: list[OutboxRow], instances: Sequence[Instance]) -> list[OutboxRow]:
+    """Rows that a person's request sends again: they belong to its trace, which links to what it acts on, the first
+    `MAX_LINKS` of it. Those of sagas that are not kept or have that trace already, and what the engine sends by itself,
+    follow from their first copy.
+    """
+    span = tracing.current_span()
+    if span is None or not span.recording or span.context is None:
+        return rows
+    heads = {one.id: head_of(one) for one in instances}
+    for known in list(filter(None, heads.values()))[:MAX_LINKS]:
+        span.link(SpanLink(known, names.LINK_ACTION))
+    parent, state = span.context
+    return [
+        row
+        if (head := heads[row.instance_id]) is not None and (not head.sampled or head.trace_id == span.context.trace_id)
+        else replace(row, traceparent=parent, tracestate=state, n=1)
+        for row in rows
+    ]

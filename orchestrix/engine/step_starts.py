@@ -26,6 +26,7 @@ from orchestrix.saga.definition import STEP_STARTED
 from orchestrix.saga.messages import StepStarted, UnreadableMessage, started
 from orchestrix.saga.state import Instance
 from orchestrix.saga.timeouts import begin
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.step_starts")
@@ -174,7 +175,7 @@ class StepStartListener:
             except _DATABASE_ERRORS as error:
                 failures += 1
                 if failures == 1:
-                    log.warning("storing step starts paused: %s", error)
+                    log.warning("storing step starts paused: %s", error, extra={"event": log_events.EVENTS_PAUSED})
                 if clock.monotonic() - since > OUTAGE_TIMEOUT_S:
                     await consumer.reopen()
                 await asyncio.sleep(backoff(failures))

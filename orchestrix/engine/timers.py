@@ -36,6 +36,7 @@ from orchestrix.saga.commands import SagaTransition, TransitionInputs, pending_c
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.state import DEADLINE, JOB, RETRY, Instance
 from orchestrix.saga.timeouts import CommandDeliveryStatus, TimerRescheduled, wake
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import Span
 
 log = logging.getLogger("orchestrix.timers")
@@ -176,7 +177,11 @@ class SagaTimers:
             self._watch.committed(one.instance for one in woken.moved)
             saga_log.committed(zip(woken.before, woken.moved, strict=True))
         for burst in woken.bursts:
-            log.warning("at least %s of %s timed out within a minute; see `orchestrix doctor`", *_log_values(burst))
+            log.warning(
+                "at least %s of %s timed out within a minute; see `orchestrix doctor`",
+                *_log_values(burst),
+                extra={"event": log_events.SAGA_TIMEOUTS},
+            )
         return woken.due
 
     async def _write(self, tx: Transaction, pair: SagaTables, names: Sequence[str]) -> DueInstances:

@@ -36,6 +36,7 @@ from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
 from orchestrix.quantities import counted
+from orchestrix.telemetry import log_events
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -167,7 +168,11 @@ class JobCoordinator:
             async with self.dependencies.database.read() as connection:
                 node = await nodes.get(connection, self.node)
             if node is not None and node.state is NodeState.DRAINING:
-                log.info("node %s: drain requested, handing off its jobs", self.node)
+                log.info(
+                    "node %s: drain requested, handing off its jobs",
+                    self.node,
+                    extra={"event": log_events.NODE_DRAINING},
+                )
                 await self.drain()
         return self.dependencies.cluster.reconcile
 

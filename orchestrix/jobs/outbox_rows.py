@@ -34,6 +34,7 @@ def dispatch(job: JobRow, now: datetime, *, again: bool = False) -> OutboxRow:
     `again` says that it was published before, in the same trace: its row has an `n` of 1, else of 0.
     """
     assert job.history_id is not None, "it has just been dispatched"
+    assert job.queue is not None, "executors are called"
     declares = job_dispatch(job.queue) + job_channels(job.id)
     row = _row(job.history_id, "job.dispatch", dispatch_queue(job.queue), messages.dispatch(job), job, declares, now)
     return replace(row, n=1) if again else row
@@ -68,7 +69,7 @@ def ack(queue: str, job_id: str, owner: str, owner_epoch: int) -> Outgoing:
 def stop(job: JobRow, history_id: str, reason: str) -> Outgoing:
     """The message to all workers that this attempt is to stop."""
     body = messages.stop(job.id, history_id, reason)
-    return Outgoing(JOB_CANCEL, job.queue, body, clock.uuid7(), job.correlation_id, "job.cancel", clock.now())
+    return Outgoing(JOB_CANCEL, job.queue or "", body, clock.uuid7(), job.correlation_id, "job.cancel", clock.now())
 
 
 def _row(id: str, type: str, queue: str, body: bytes, job: JobRow, declares: Topology, now: datetime) -> OutboxRow:

@@ -20,7 +20,7 @@ async def redispatch(tx: Transaction, ids: Sequence[str]) -> list[JobRow]:
     """
     locked = await jobs.lock(tx, ids)
     payloads = await jobs.payloads(tx, ids)
-    found = [job for job in locked.values() if job.state == DISPATCHED]
+    found = [job for job in locked.values() if job.state == DISPATCHED and job.queue is not None]
     now = tx.now()  # its time to begin stays as it was
     sent = [replace(job, version=job.version + 1, updated_at=now, dispatched_at=now) for job in found]
     sent, follow = spans.redispatch(tx, found, sent)

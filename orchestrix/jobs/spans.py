@@ -46,8 +46,11 @@ def attributes_of(job: JobRow) -> dict[str, Value]:
         names.JOB_ID: job.id,
         names.JOB_ATTEMPT: job.attempt,
         names.JOB_HANDLER: job.handler,
-        names.JOB_QUEUE: job.queue,
     }
+    if job.queue is not None:
+        found[names.JOB_QUEUE] = job.queue
+    if job.executor_group is not None:
+        found[names.JOB_GROUP] = job.executor_group
     if job.schedule_id is not None:
         found[names.SCHEDULE_ID] = job.schedule_id
     if job.saga is not None and job.instance_id is not None:

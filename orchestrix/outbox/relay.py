@@ -25,6 +25,7 @@ from orchestrix.persistence.sagas import history, instances
 from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables, saga_tables_of
 from orchestrix.saga.state import UNSENDABLE
 from orchestrix.saga.transition import block
+from orchestrix.telemetry import log_events
 
 log = logging.getLogger("orchestrix.relay")
 
@@ -204,7 +205,7 @@ class OutboxRelay:
         try:
             await self._broker.declare(once_each(from_json(one.row.topology) for one in batch))
         except ConfigError as wrong:
-            log.warning("%s", wrong)
+            log.warning("%s", wrong, extra={"event": log_events.OUTBOX_BLOCKED})
         except BaseException:
             self._declaring.extendleft(reversed(batch))
             for one in batch:
@@ -243,7 +244,7 @@ class OutboxRelay:
             try:
                 await self._broker.declare(self._topology_of([one.row for one in suspects]))
             except ConfigError as wrong:
-                log.warning("%s", wrong)
+                log.warning("%s", wrong, extra={"event": log_events.OUTBOX_BLOCKED})
         for one in suspects:
             if one.until > clock.monotonic():
                 await self._publish([one])
@@ -256,7 +257,12 @@ class OutboxRelay:
             await self._park(one.row, result.detail)
         else:
             if one.suspect and result.outcome is Outcome.RETURNED:
-                log.warning("no queue is bound for %s on %s yet; retrying", one.row.routing_key, one.row.exchange)
+                log.warning(
+                    "no queue is bound for %s on %s yet; retrying",
+                    one.row.routing_key,
+                    one.row.exchange,
+                    extra={"event": log_events.OUTBOX_BLOCKED},
+                )
             suspect = one.suspect or result.channel_closed or result.outcome is Outcome.RETURNED
             self._doubtful.append(one._replace(suspect=suspect, again=True))
             self._retry_wake.set()
@@ -325,7 +331,9 @@ class OutboxRelay:
 
     async def _park(self, row: OutboxRow, detail: str) -> None:
         """Sets the row aside with its reason; its saga waits for an operator, the others continue."""
-        log.error("cannot send %s of %s %s: %s", row.type, row.saga, row.instance_id, detail)
+        what = (row.type, row.saga, row.instance_id, detail)
+        extra = {"event": log_events.MESSAGE_UNSENDABLE, "correlation_id": row.correlation_id}
+        log.error("cannot send %s of %s %s: %s", *what, extra=extra)
         await self._database.run(lambda tx: self._set_aside(tx, row, detail))
 
     async def _set_aside(self, tx: Transaction, row: OutboxRow, detail: str) -> None:

@@ -80,7 +80,7 @@ def publish_span(row: OutboxRow, *, again: bool) -> Span:
     made_by = trace_context(row.traceparent, row.tracestate)
     if made_by is None or not made_by.sampled or not tracing.enabled():
         return NO_SPAN if made_by is None else ForwardedContext(made_by)
-    of_saga = row.timeout_ms > 0
+    of_saga, first = row.timeout_ms > 0, f"{span_id_for(row.id) or 0:016x}" == made_by.span_id
     return begin_publish(
         row.exchange,
         row.routing_key,
@@ -88,7 +88,8 @@ def publish_span(row: OutboxRow, *, again: bool) -> Span:
         made_by,
         correlation_id=row.correlation_id,
         made_at=row.created_at,
-        again=again or _sent_before(row) or made_by.span_id == f"{span_id_for(row.id) or 0:016x}",
+        again=again or first or _sent_before(row),
+        elsewhere=of_saga and row.n > 0,
         attributes=saga_attributes(row.saga, row.instance_id, row.correlation_id)
         if of_saga
         else {CORRELATION_ID: row.correlation_id},
@@ -96,7 +97,9 @@ def publish_span(row: OutboxRow, *, again: bool) -> Span:
 
 
 def _sent_before(row: OutboxRow) -> bool:
-    """Whether an earlier row of the same id, of a job or its result, was sent in the same trace."""
+    """Whether an earlier row of the same id was sent: of a job or its result in the same trace, of a saga maybe in
+    another.
+    """
     return row.n > 0 and row.saga != REDRIVE_OWNER
 
 

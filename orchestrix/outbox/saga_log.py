@@ -134,7 +134,7 @@ def _fields(instance: Instance, context: TraceContext | None, event: str) -> dic
         parent, _ = instance.trace
         context = None if parent is None else TraceContext(parent)
     if context is not None:
-        fields |= {"trace_id": context.trace_id, "span_id": context.span_id}
+        fields |= context.log_fields
     return fields
 
 

@@ -19,6 +19,7 @@ from sqlalchemy.schema import SchemaItem
 
 from orchestrix.persistence.schema.column_types import CHARSET, COLLATION, BigId, Body, Json, Name, UtcTime
 from orchestrix.persistence.schema.definition_columns import held_events_columns, saga_definitions_columns
+from orchestrix.persistence.schema.job_columns import job_attempts_columns, jobs_columns
 from orchestrix.persistence.schema.registry_columns import (
     job_group_columns,
     job_registry_columns,
@@ -211,6 +212,7 @@ installation = _table(
     Column("last_app_id", BigInteger, nullable=False),
     Column("last_instance_id", BigInteger, nullable=False),
     Column("resetting", String(36)),
+    Column("report_key", String(64)),
 )
 
 suspects = _table("suspects", *suspect_columns())
@@ -281,6 +283,7 @@ nodes = _table(
     Column("ended_at", UtcTime),
     Column("host", String(255)),
     Column("version", String(40)),
+    Column("feature_level", Integer, nullable=False, server_default="0"),
     PrimaryKeyConstraint("id"),
     Index(None, "state", "beat_at"),
 )
@@ -303,84 +306,9 @@ workers = _table(
     Index(None, "beat_at"),
 )
 
-jobs = _table(
-    "jobs",
-    Column("id", String(36), nullable=False),
-    Column("queue", Name(100), nullable=False),
-    Column("executor_group", Name(200)),
-    Column("handler", Name(200), nullable=False),
-    Column("payload", Json),
-    Column("routing", String(40)),
-    Column("state", String(20), nullable=False),
-    Column("ownership", String(20)),
-    Column("owner", String(100)),
-    Column("owner_epoch", BigInteger, nullable=False),
-    Column("channels", Integer, nullable=False),
-    Column("history_id", String(36)),
-    Column("attempt", Integer, nullable=False),
-    Column("tries", Integer, nullable=False),
-    Column("retries", Integer, nullable=False),
-    Column("timeout_ms", BigInteger),
-    Column("created_by", Name(200), nullable=False),
-    Column("correlation_id", String(128), nullable=False),
-    Column("created_at", UtcTime, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
-    Column("version", BigInteger, nullable=False),
-    Column("wake_at", UtcTime),
-    Column("dispatched_at", UtcTime),
-    Column("started_at", UtcTime),
-    Column("finished_at", UtcTime),
-    Column("cancel_reason", Text),
-    Column("worker_id", Name(200)),
-    Column("worker_beat_at", UtcTime),
-    Column("progress", Json),
-    Column("result", Json),
-    Column("error", Json),
-    Column("seq", BigInteger, nullable=False),
-    Column("last_log_seq", BigInteger),
-    Column("handoff_reason", String(20)),
-    Column("handoff_at", UtcTime),
-    Column("handoff_tries", Integer, nullable=False),
-    Column("taken_at", UtcTime),
-    Column("schedule_id", String(36)),
-    Column("due_at", UtcTime),
-    Column("saga", String(40)),
-    Column("instance_id", BigInteger),
-    Column("step", String(100)),
-    Column("traceparent", String(64)),
-    Column("tracestate", String(512)),
-    Column("trace_head", String(64)),
-    Column("log_lines", BigInteger, nullable=False, server_default="0"),
-    Column("log_bytes", BigInteger, nullable=False, server_default="0"),
-    Column("log_cut", Integer, nullable=False, server_default="0"),
-    PrimaryKeyConstraint("id"),
-    UniqueConstraint("schedule_id", "due_at"),
-    Index(None, "schedule_id", "state"),
-    Index(None, "state", "channels", "wake_at"),
-    Index(None, "state", "channels", "queue", "wake_at"),
-    Index(None, "channels", "owner"),
-    Index(None, "history_id"),
-    Index(None, "finished_at"),
-    Index(None, "created_at", "id"),
-    Index(None, "state", "created_at", "id"),
-    Index(None, "queue", "created_at", "id"),
-)
+jobs = _table("jobs", *jobs_columns())
 
-job_attempts = _table(
-    "job_attempts",
-    Column("history_id", String(36), nullable=False),
-    Column("job_id", String(36), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("worker_id", Name(200)),
-    Column("state", String(20), nullable=False),
-    Column("dispatched_at", UtcTime, nullable=False),
-    Column("started_at", UtcTime),
-    Column("finished_at", UtcTime),
-    Column("error", Json),
-    Column("last_log_seq", BigInteger),
-    PrimaryKeyConstraint("history_id"),
-    Index(None, "job_id", "attempt"),
-)
+job_attempts = _table("job_attempts", *job_attempts_columns())
 
 job_logs = _table(
     "job_logs",

@@ -5,6 +5,7 @@ Without a receiver and without a store, and with `OTEL_SDK_DISABLED=true`, no sp
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import sqlite3
@@ -65,6 +66,14 @@ def setup(service: str, instance: str, split_after_s: float, store: Path | None 
         factory = span_factory(processors, service=service, instance=instance, split_after_s=split_after_s)
         tracing.install(factory)
         adopt_globally(factory)
+
+
+def what_to_change() -> str:
+    """What has to be done that spans are made, where none are: the end of a sentence."""
+    if _is_true("OTEL_SDK_DISABLED"):
+        return "unset OTEL_SDK_DISABLED and start again"
+    install = "" if _is_installed() else f"install {EXTRA} and start again; "
+    return f"{install}`orchestrix dev` keeps traces by itself, others need OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def quiet_sdk() -> None:
@@ -242,6 +251,13 @@ def _text(text: str) -> str:
 def _moment(nanoseconds: int) -> str:
     moment = datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds // 1000 % 1_000_000:06}Z"
+
+
+def _is_installed() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.sdk") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _is_true(name: str) -> bool:

@@ -34,6 +34,8 @@ _TALKATIVE: Final = (
 )
 _OWN_HANDLERS: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "sqlalchemy")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+_FOR_PROGRAMS: Final = ("span_id", "trace_flags")
+"""Fields that no person reads: the readable line leaves them out."""
 _COLOURS: Final = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 
 
@@ -84,8 +86,8 @@ class JsonFormatter(logging.Formatter):
         self._identity = {"node_id": node, "role": role, **({"worker_id": worker} if worker is not None else {})}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Fields: level, time (RFC 3339, UTC), logger, message, correlation_id, node_id, role, worker_id, trace_id and
-        span_id of what the line is about or is written in, `extra`, exception.
+        """Fields: level, time (RFC 3339, UTC), logger, message, correlation_id, node_id, role, worker_id, trace_id,
+        span_id and trace_flags of what the line is about or is written in, `extra`, exception.
         """
         extras = extras_of(record)
         line: dict[str, Any] = {
@@ -97,7 +99,7 @@ class JsonFormatter(logging.Formatter):
             **self._identity,
         }
         if "trace_id" not in extras and (context := current_context()) is not None:
-            line |= {"trace_id": context.trace_id, "span_id": context.span_id}
+            line |= context.log_fields
         line.update((name, value) for name, value in extras.items() if name not in line)
         if record.exc_info and record.exc_info[1]:
             line["exception"] = "".join(traceback.format_exception(record.exc_info[1]))
@@ -118,6 +120,7 @@ class PrettyFormatter(logging.Formatter):
         """`12:00:01.123 WARNING logger  message  key=value`; the time is UTC."""
         extras = extras_of(record)
         correlation = extras.pop("correlation_id", None) or correlation_id()
+        extras = {name: value for name, value in extras.items() if name not in _FOR_PROGRAMS}
         fields = {**({"correlation_id": correlation} if correlation else {}), **extras}
         error = record.exc_info[1] if record.exc_info else None
         parts = [

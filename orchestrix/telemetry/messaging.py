@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
+from uuid import UUID
 
 from orchestrix import clock
 from orchestrix.telemetry import conventions as names
 from orchestrix.telemetry import tracing
-from orchestrix.telemetry.trace_context import TraceContext, span_id_for, uuid7_ms
+from orchestrix.telemetry.trace_context import TraceContext, span_id_for
 from orchestrix.telemetry.tracing import Attributes, Span, SpanKind, SpanLink, Value
 
 PUBLISH: Final = "publish"
@@ -32,21 +33,22 @@ def begin_publish(
     correlation_id: str | None = None,
     made_at: datetime | None = None,
     again: bool = False,
+    elsewhere: bool = False,
     links: Sequence[SpanLink] | None = None,
     template: str | None = None,
     attributes: Attributes | None = None,
 ) -> Span:
     """The span of publishing one message, a child of the span that made it; `made_at` is when that was.
 
-    The first one has the id of `trace_context.published_context`; one that is published `again` links to that. What
-    others have published first, in whichever trace, has `links` instead. A name with an id in it needs a `template`,
-    which stands for it in the span's name.
+    The first one has the id of `trace_context.published_context`; one that is published `again` links to that, unless
+    it was published `elsewhere`, in a trace that is not known. What others have published first, in whichever trace,
+    has `links` instead. A name with an id in it needs a `template`, which stands for it in the span's name.
     """
     if made_by is None or not made_by.sampled or not tracing.enabled():
         return tracing.begin(PUBLISH, SpanKind.PRODUCER, made_by) if made_by is not None else tracing.NO_SPAN
     destination = f"{exchange}:{routing_key}" if exchange else routing_key
     first = span_id_for(message_id) if links is None else None
-    if again and first is not None:
+    if again and first is not None and not elsewhere:
         parent = made_by.traceparent
         links = [SpanLink(made_by._replace(traceparent=f"{parent[:36]}{first:016x}{parent[52:]}"), names.LINK_RETRY)]
     values: dict[str, Value] = {
@@ -113,7 +115,7 @@ def begin_process(
         names.MESSAGING_DESTINATION_TEMPLATE: template,
     }
     values.update((name, value) for name, value in optional.items() if value is not None)
-    sent = _sent(sent_at, message_id)
+    sent = _moment(_sent_at(sent_at, message_id))
     if sent is not None:
         values[names.QUEUE_WAIT_MS] = _milliseconds_since(sent)
     kind = names.LINK_RETRY if redelivered else names.LINK_MESSAGE
@@ -140,16 +142,18 @@ def begin_commit(contexts: Sequence[TraceContext | None]) -> Span:
     return tracing.begin(COMMIT, links=[SpanLink(one, names.LINK_BATCH) for one in kept], attributes=attributes)
 
 
-def _sent(seconds: float | None, message_id: str | None) -> datetime | None:
-    """When the message was sent. AMQP knows whole seconds alone: within that second it is the time in a UUIDv7, else
-    the end of it, so that no wait is shown that was none.
+def _sent_at(stamped: float | None, message_id: str | None) -> float | None:
+    """When the message was sent. AMQP says it in whole seconds; an id with a time (UUIDv7) of the same second says in
+    which millisecond. Without one it is the end of that second: so a wait is never shown longer than it was.
     """
-    moment = _moment(seconds)
-    if moment is None or moment.microsecond:
-        return moment
-    made = uuid7_ms(message_id)
-    after = None if made is None else made - int(moment.timestamp()) * 1000
-    return moment + timedelta(milliseconds=after if after is not None and 0 <= after < 1000 else 1000)
+    if stamped is None or not stamped.is_integer():
+        return stamped
+    try:
+        made = UUID(message_id or "")
+    except ValueError:
+        return stamped + 1.0
+    seconds = (made.int >> 80) / 1000 if made.version == 7 else 0.0
+    return seconds if int(seconds) == stamped else stamped + 1.0
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -46,6 +46,11 @@ class TraceContext(NamedTuple):
         return bool(self.flags & SAMPLED)
 
     @property
+    def log_fields(self) -> dict[str, str]:
+        """The fields of a log line that belongs to it: by "Trace Context in non-OTLP Log Formats" of OpenTelemetry."""
+        return {"trace_id": self.trace_id, "span_id": self.span_id, "trace_flags": self.traceparent[53:55]}
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers of a message that follows from it."""
         if self.tracestate is None:
@@ -91,15 +96,6 @@ def span_id_for(message_id: str) -> int | None:
     digits = message_id.replace("-", "")
     try:
         return int(digits[16:], 16) or None if len(digits) == 32 else None
-    except ValueError:
-        return None
-
-
-def uuid7_ms(message_id: str | None) -> int | None:
-    """When a UUIDv7 was made, in milliseconds since 1970 (RFC 9562, 5.7); None for any other id."""
-    digits = (message_id or "").replace("-", "")
-    try:
-        return int(digits[:12], 16) if len(digits) == 32 and digits[12] == "7" else None
     except ValueError:
         return None
 

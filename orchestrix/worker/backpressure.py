@@ -7,6 +7,7 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Consumer
+from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
 
 REOPEN_AFTER_S: Final = 300.0
@@ -36,11 +37,16 @@ class Backpressure:
         """Notes that what `key` stands for is unavailable (still or from now on) because of `error`."""
         if not self._problems:
             self._since = clock.monotonic()
-            LOGGER.warning("commands paused: %s", error)
+            LOGGER.warning("commands paused: %s", error, extra={"event": log_events.WORK_PAUSED})
         self._problems.add(key)
         if clock.monotonic() - self._since >= REOPEN_AFTER_S:
             self._since = clock.monotonic()
-            LOGGER.warning("commands paused for %d s, requeueing them for other workers: %s", REOPEN_AFTER_S, error)
+            LOGGER.warning(
+                "commands paused for %d s, requeueing them for other workers: %s",
+                REOPEN_AFTER_S,
+                error,
+                extra={"event": log_events.WORK_PAUSED},
+            )
             async with self._lock:
                 await self._consumer.reopen()
                 self._paused = False
@@ -51,7 +57,7 @@ class Backpressure:
         if key in self._problems:
             self._problems.discard(key)
             if not self._problems:
-                LOGGER.warning("commands resumed")
+                LOGGER.warning("commands resumed", extra={"event": log_events.WORK_RESUMED})
             await self._follow()
 
     async def stop_receiving(self) -> None:

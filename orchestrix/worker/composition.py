@@ -13,6 +13,7 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas.definition_store import DefinitionReader
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import Compensation, Job, Order, Step
+from orchestrix.telemetry import log_events
 from orchestrix.version import VERSION, host_name
 from orchestrix.worker.author_code import AuthorCode, load_author_code
 from orchestrix.worker.jobs.state_guard import JobStateGuard
@@ -55,7 +56,12 @@ def assemble(
         )
         _check_job_queues(job_queues, authored.jobs, catalog)
         for one in authored.replaced_jobs:
-            LOGGER.warning("job %s: a module of ORCHESTRIX_WORKERS replaces the one of %s", one, NAME)
+            LOGGER.warning(
+                "job %s: a module of ORCHESTRIX_WORKERS replaces the one of %s",
+                one,
+                NAME,
+                extra={"event": log_events.WORKER_CONFIGURATION},
+            )
     _warn_of_undo(catalog, [*handlers, *(authored.jobs if runner is not None else ())], known)
     at_work = [one.function for one in authored.jobs.values()] if runner is not None else []
     authored.sections.check([*handlers.values(), *at_work])
@@ -94,7 +100,12 @@ def _check_job_queues(queues: Sequence[str], jobs: JobTable, catalog: Catalog) -
         if queue in jobs.queues or any(name in jobs for name in steps):
             continue
         if not steps:
-            LOGGER.warning("job queue %s: none of the jobs here names it (%s); others that come fail", queue, known)
+            LOGGER.warning(
+                "job queue %s: none of the jobs here names it (%s); others that come fail",
+                queue,
+                known,
+                extra={"event": log_events.WORKER_CONFIGURATION},
+            )
             continue
         raise ConfigError(
             f"no job of this worker is for queue {queue}; it has {known}: write @job({steps[0]!r}) above the function "
@@ -120,7 +131,12 @@ def _handlers(authored: AuthorCode, catalog: Catalog, queues: Sequence[str]) -> 
     table = HandlerTable()
     for command in dict.fromkeys(queues or known):
         if command in authored.replaced:
-            LOGGER.warning("%s: a module of ORCHESTRIX_WORKERS replaces the handler of %s", command, NAME)
+            LOGGER.warning(
+                "%s: a module of ORCHESTRIX_WORKERS replaces the handler of %s",
+                command,
+                NAME,
+                extra={"event": log_events.WORKER_CONFIGURATION},
+            )
         table.add(command, known[command])
         table.settings[command] = authored.sections.of(known[command])
     _warn_of_replaced(catalog, table, authored.replaced, known)
@@ -139,7 +155,9 @@ def _warn_of_undo(catalog: Catalog, served: Collection[str], known: Collection[s
                 job, queue = step.undo.job.name, step.undo.job.queue
                 lacks = f"but its undo, the job {job}, has none: another worker of queue {queue} must have it"
             has = "a handler" if step.job is None else "a function"
-            LOGGER.warning("%s has %s here, %s", _work(step), has, lacks)
+            LOGGER.warning(
+                "%s has %s here, %s", _work(step), has, lacks, extra={"event": log_events.WORKER_CONFIGURATION}
+            )
 
 
 def _work(order: Order) -> str:
@@ -155,4 +173,10 @@ def _warn_of_replaced(
         owner = catalog.command(command)
         undo = owner.step.undo if owner is not None and not owner.undoes else None
         if isinstance(undo, Compensation) and undo.command in known and undo.command not in replaced:
-            LOGGER.warning("%s is undone by %s of %s, which finds only its own effects", command, undo.command, NAME)
+            LOGGER.warning(
+                "%s is undone by %s of %s, which finds only its own effects",
+                command,
+                undo.command,
+                NAME,
+                extra={"event": log_events.WORKER_CONFIGURATION},
+            )

@@ -12,6 +12,7 @@ from orchestrix.broker.topology import WORKER_HEARTBEAT
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.saga.messages import dump
+from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.jobs.messages import moment
 from orchestrix.worker.jobs.slots import JobSlots
@@ -120,7 +121,7 @@ class HeartbeatPublisher:
             if self._job_slots is None:
                 self._refused(str(wrong))
                 return
-            LOGGER.error("%s", wrong)
+            LOGGER.error("%s", wrong, extra={"event": log_events.QUEUE_MISSING})
         except Unavailable:
             return
         self._declared = generation
@@ -133,7 +134,11 @@ class HeartbeatPublisher:
 
     def _refused(self, why: str) -> None:
         self._refused_until = clock.monotonic() + REFUSED_RETRY_S
-        LOGGER.warning("the broker refuses the heartbeats of this worker, so that no list shows it: %s", why)
+        LOGGER.warning(
+            "the broker refuses the heartbeats of this worker, so that no list shows it: %s",
+            why,
+            extra={"event": log_events.HEARTBEATS_REFUSED},
+        )
 
     def _message(self) -> Outgoing:
         now = clock.now()

@@ -16,6 +16,7 @@ from orchestrix.lifecycle import Loop
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas.definition_store import DefinitionReader, NullDefinitionReader
 from orchestrix.saga.catalog import Catalog
+from orchestrix.telemetry import log_events
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands.admission import CommandAdmission
 from orchestrix.worker.commands.consumer import CommandConsumer
@@ -218,11 +219,17 @@ class _Parts:
             async with asyncio.timeout(2.0):
                 await self._outage.stop_receiving()
         except TimeoutError:
-            LOGGER.warning("the broker does not answer; it will redeliver the commands to other workers")
+            LOGGER.warning(
+                "the broker does not answer; it will redeliver the commands to other workers",
+                extra={"event": log_events.WORK_ABANDONED},
+            )
 
     async def _report(self, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
                 await self._reporter.all_confirmed()
         except TimeoutError:
-            LOGGER.warning("some finished work could not be reported; its commands are redelivered")
+            LOGGER.warning(
+                "some finished work could not be reported; its commands are redelivered",
+                extra={"event": log_events.WORK_ABANDONED},
+            )

@@ -92,8 +92,11 @@ class CopyingWorker(PikaWorker):
 
 
 def is_tree(spans: Iterable[ReceivedSpan], roots: Iterable[str | None]) -> bool:
-    """Whether each of them has its parent among them, but for one whose parent is one of `roots`."""
-    found = list(spans)
+    """Whether each of them has its parent among them, but for one whose parent is one of `roots`.
+
+    Reports of a start are left out: they may be below the span of a worker that was killed, which is lost.
+    """
+    found = [one for one in spans if not one.name.endswith("evt.stepStarted")]
     ids = {one.span_id for one in found}
     tops = [one for one in found if one.parent_id not in ids]
     return len(tops) == 1 and tops[0].parent_id in set(roots)
@@ -162,7 +165,8 @@ async def test_one_trace_over_a_retry_a_killed_worker_and_a_change_of_leader(
         assert (saga["traceId"], answer.headers["X-Trace-Id"]) == (TRACEPARENT[3:35], TRACEPARENT[3:35])
         mark = system.folder / f"slow-{saga['id']}"
         await eventually(mark.exists, deadline=30, message="a worker is at the slow step")
-        await asyncio.sleep(0.3)  # the spans of the steps before it are exported every 50 ms
+        # What a process that is killed has not sent is lost with it.
+        await complete_tree(otlp, TRACEPARENT[3:35], TRACEPARENT[36:52], "publish orchestrator.commands:cmd.slow")
         killed = next(one for one in workers if one.pid == int(mark.read_text()))
         running[leads][0].kill9()
         await eventually(lambda: _leads_another(running[stays][1], first), deadline=30, message="another leads")

@@ -85,7 +85,10 @@ class JobSummary(Answer):
     """One job by itself."""
 
     id: Id
-    queue: str = Field(examples=["reports"])
+    queue: str | None = Field(examples=["reports"], description="Null where it is for a group.")
+    executor_group: str | None = Field(alias="group", examples=[None], description="The group of its executors.")
+    routing: str | None = Field(examples=[None], description="How the executor is picked.")
+    address: str | None = Field(examples=[None], description="The executor that its present or last attempt is for.")
     handler: str = Field(examples=["monthly"])
     state: State = Field(examples=["RUNNING"])
     ownership: str | None = Field(examples=["OWNED"], description="How it stands with the node that listens to it.")

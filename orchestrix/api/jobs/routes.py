@@ -231,7 +231,7 @@ async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:
     """The queues of those jobs that have no order in them. The broker is asked, with no connection to the database."""
     now, limit = call.context.database.now(), call.context.silent
     waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limit)]
-    sent = {dispatch_queue(job.queue): job.queue for job in waiting}
+    sent = {dispatch_queue(job.queue): job.queue for job in waiting if job.queue is not None}
     return [sent[name] for name in await call.context.broker_status.empty(sent, max_age_s=COUNT_TTL_S)]
 
 

@@ -13,6 +13,7 @@ from orchestrix.api.problems import Problem, not_found
 from orchestrix.api.traces.models import SpanBody, TraceBody
 from orchestrix.api.traces.reader import TraceReader
 from orchestrix.telemetry import tracing
+from orchestrix.telemetry.exporters import what_to_change
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -39,7 +40,10 @@ async def get_trace(call: Call, wanted: str) -> TraceBody:
         raise Problem("not_found", _elsewhere(call.context, wanted))
     spans = await asyncio.to_thread(_spans, reader, wanted)
     if not spans:
-        raise not_found(f"trace {wanted} here: the newest ones are kept, and a span is there once it has ended")
+        raise not_found(
+            f"trace {wanted} here: it is not sampled, older than the newest ones, which are kept, or no span of it has "
+            "ended yet"
+        )
     return TraceBody(trace_id=wanted, spans=spans)
 
 
@@ -51,10 +55,7 @@ def _spans(reader: TraceReader, wanted: str) -> list[SpanBody]:
 def _elsewhere(context: ApiContext, wanted: str) -> str:
     """Where to look instead, or what is missing."""
     if not tracing.enabled():
-        return (
-            "Tracing is off: install orchestrix-sagas[otel] and set OTEL_EXPORTER_OTLP_ENDPOINT to where traces are to "
-            "be sent."
-        )
+        return f"Tracing is off: {what_to_change()}."
     if (links := context.links.of("", wanted)) is not None and links.trace is not None:
         return f"This node keeps no traces: look at {links.trace}."
     sent = f"traces are sent to {_plain(context.trace_endpoint)}" if context.trace_endpoint else "it exports them"

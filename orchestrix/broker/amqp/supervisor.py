@@ -16,6 +16,7 @@ from orchestrix.broker.amqp.backoff import Backoff
 from orchestrix.broker.amqp.connection import AmqpConnection
 from orchestrix.broker.port import LinkState
 from orchestrix.errors import OrchestrixError, Unavailable
+from orchestrix.telemetry import log_events
 
 log = logging.getLogger("orchestrix.broker")
 
@@ -149,7 +150,12 @@ class ConnectionSupervisor:
             for link in session.links:
                 link.abort("the second connection could not be opened")
             raise
-        log.info('connection "%s": connected to %s', self._log_name, host_and_port(url))
+        log.info(
+            'connection "%s": connected to %s',
+            self._log_name,
+            host_and_port(url),
+            extra={"event": log_events.BROKER_CONNECTED},
+        )
         return session
 
     async def _try_connect(self, link: AmqpConnection, url: URL) -> None:
@@ -204,7 +210,8 @@ class ConnectionSupervisor:
             return
         self._up.clear()
         self.state, self.problem = LinkState.DOWN, reason
-        log.warning('connection "%s" lost: %s', self._log_name, reason)
+        extra = {"event": log_events.BROKER_LOST, "reason": reason}
+        log.warning('connection "%s" lost: %s', self._log_name, reason, extra=extra)
         self._notify_down(reason)
         for link in session.links:
             link.lose(reason)

@@ -23,6 +23,8 @@ from orchestrix.config.tokens import SECRET_RECOMMENDED_CHARS
 from orchestrix.errors import ConfigError
 from orchestrix.lifecycle import run_to_the_end
 from orchestrix.telemetry import exporters, local_store, logs, sinks
+from orchestrix.telemetry.log_events import PROCESS_READY
+from orchestrix.telemetry.process_stop import INTERRUPTED, ProcessStop, stop_logged
 
 if TYPE_CHECKING:
     from orchestrix.server import Running
@@ -46,17 +48,22 @@ def _is_shown_by_banner(record: logging.LogRecord) -> bool:
 def dev(arguments: argparse.Namespace) -> int:
     """`dev`: everything in this process, until SIGINT or SIGTERM; Ctrl-C before it is ready is no error either."""
     _BROKER_LOG.addFilter(_is_shown_by_banner)
+    # An error is said on the same terminal anyway, by the end of the command.
+    stop = ProcessStop(log, error_level=logging.INFO)
     try:
-        with suppress(KeyboardInterrupt):
-            _dev(arguments)
+        with suppress(KeyboardInterrupt), stop_logged(stop):
+            try:
+                _dev(arguments, stop)
+            except KeyboardInterrupt:
+                stop.begin(INTERRUPTED)
+            with suppress(BrokenPipeError):
+                print("Stopped. What is not finished goes on at the next start.", flush=True)
     finally:
         _BROKER_LOG.removeFilter(_is_shown_by_banner)
-    with suppress(BrokenPipeError):
-        print("Stopped. What is not finished goes on at the next start.", flush=True)
     return exit_codes.OK
 
 
-def _dev(arguments: argparse.Namespace) -> None:
+def _dev(arguments: argparse.Namespace, stop: ProcessStop) -> None:
     began = clock.monotonic()
     folder = Path.cwd()
     settings = load(arguments, judged=True)
@@ -77,6 +84,7 @@ def _dev(arguments: argparse.Namespace) -> None:
                 ready=partial(_print_banner, settings, folder, ports, began),
                 former=PreviousDev(last.node, last.cut_off) if last is not None else None,
                 cut_off=lambda node: devfile.keep_life(folder, devfile.DevRun(node, cut_off=True)),
+                process_stop=stop,
             )
         )
 
@@ -96,10 +104,19 @@ def serve(arguments: argparse.Namespace) -> int:
     from orchestrix.server import run_serve
 
     def ready(running: Running) -> None:
-        log.info("ready", extra={"api_url": running.api_url, "roles": sorted(roles)})
+        log.info("ready", extra={"event": PROCESS_READY, "api_url": running.api_url, "roles": sorted(roles)})
 
-    run_to_the_end(run_serve(settings, roles=roles, broker_url=broker_url, ready=ready, local_traces=local_traces))
-    log.info("stopped")
+    with stop_logged(ProcessStop(log)) as stop:
+        run_to_the_end(
+            run_serve(
+                settings,
+                roles=roles,
+                broker_url=broker_url,
+                ready=ready,
+                local_traces=local_traces,
+                process_stop=stop,
+            )
+        )
     return exit_codes.OK
 
 
@@ -115,19 +132,22 @@ def worker(arguments: argparse.Namespace) -> int:
     from orchestrix.bootstrap import run_worker
 
     def ready(queues: Sequence[str]) -> None:
-        log.info("ready", extra={"queues": list(queues), "concurrency": settings.worker.concurrency})
+        more = {"queues": list(queues), "concurrency": settings.worker.concurrency}
+        log.info("ready", extra={"event": PROCESS_READY, **more})
 
-    run_to_the_end(
-        run_worker(
-            settings,
-            name=name,
-            queues=arguments.queue,
-            job_queues=arguments.job_queue,
-            broker_url=broker_url,
-            ready=ready,
-            local_traces=local_traces,
+    with stop_logged(ProcessStop(log)) as stop:
+        run_to_the_end(
+            run_worker(
+                settings,
+                name=name,
+                queues=arguments.queue,
+                job_queues=arguments.job_queue,
+                broker_url=broker_url,
+                ready=ready,
+                local_traces=local_traces,
+                process_stop=stop,
+            )
         )
-    )
     return exit_codes.OK
 
 

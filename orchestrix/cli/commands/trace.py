@@ -50,8 +50,9 @@ def _collected(api: ApiClient, ids: Iterable[str | None], what: str) -> tuple[li
     waiting = [one for one in dict.fromkeys(ids) if one]
     if not waiting:
         raise NotFound(
-            f"no trace is known of {what}: none was made when it began. Install orchestrix-sagas[otel] where its "
-            "processes run; `orchestrix dev` keeps recent traces, others send them to OTEL_EXPORTER_OTLP_ENDPOINT"
+            f"no trace is known of {what}: none was made when it began. Its processes need orchestrix-sagas[otel] "
+            "and no OTEL_SDK_DISABLED; `orchestrix dev` keeps recent traces, others send them to "
+            "OTEL_EXPORTER_OTLP_ENDPOINT"
         )
     found: dict[str, Trace] = {}
     missing: dict[str, str] = {}
@@ -67,7 +68,8 @@ def _collected(api: ApiClient, ids: Iterable[str | None], what: str) -> tuple[li
             continue
         waiting += [one for one in _linked(found[wanted]) if one not in {*found, *missing, *waiting}]
     if not found:
-        raise NotFound(next(iter(missing.values())))
+        first = next(iter(missing))
+        raise NotFound(missing[first].replace(f"{first[:8]}…", first))
     return list(found.values()), missing
 
 

@@ -37,8 +37,9 @@ async def work_of(
     job = await jobs.get(connection, id) if id is not None else None
     if id is None or job is None:
         return None if id is None else AwaitedJob(id, None)
-    empty = await broker_status.empty([dispatch_queue(job.queue)]) if job.state == DISPATCHED else set()
-    known = await job_queues.diagnosis_context(connection, [job], silent, [job.queue] if empty else [])
+    sent = [] if job.queue is None or job.state != DISPATCHED else [job.queue]
+    empty = sent if await broker_status.empty([dispatch_queue(queue) for queue in sent]) else []
+    known = await job_queues.diagnosis_context(connection, [job], silent, empty)
     return AwaitedJob(id, job, known[job.id])
 
 

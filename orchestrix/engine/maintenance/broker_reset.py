@@ -20,6 +20,7 @@ from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
 from orchestrix.quantities import counted
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.state import Instance
+from orchestrix.telemetry import log_events
 
 log = logging.getLogger("orchestrix.broker_reset")
 
@@ -86,7 +87,11 @@ class BrokerResetDetector:
         if known is not None and await self._remembered(known):
             return True
         if age < self._grace_s:  # another node is at it
-            log.info("waiting up to %.1f s for another node to redispatch what the broker lost", self._grace_s - age)
+            log.info(
+                "waiting up to %.1f s for another node to redispatch what the broker lost",
+                self._grace_s - age,
+                extra={"event": log_events.BROKER_RESET},
+            )
             await self._wake.wait(self._grace_s - age)
             return False
         new = clock.uuid7()
@@ -114,7 +119,11 @@ class BrokerResetDetector:
             return False
         await self._broker.declare(Topology(queues=(incarnation_queue(marker),)))
         if sent:
-            log.warning("broker is new or was reset: re-sent %s", counted(sent, "outstanding command"))
+            log.warning(
+                "broker is new or was reset: re-sent %s",
+                counted(sent, "outstanding command"),
+                extra={"event": log_events.BROKER_RESET},
+            )
         return True
 
     async def _restore(self, live: Sequence[Instance], marker: str) -> bool:

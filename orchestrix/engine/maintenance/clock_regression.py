@@ -15,6 +15,7 @@ from orchestrix.lifecycle import Loop
 from orchestrix.persistence import clock_rollback
 from orchestrix.persistence.engine import Database
 from orchestrix.quantities import counted
+from orchestrix.telemetry import log_events
 
 log = logging.getLogger("orchestrix")
 
@@ -58,7 +59,12 @@ class ClockRegressionDetector:
         repaired = await clock_rollback.repair(self._database, self._claim_s)
         if not self._logged:
             rows = counted(repaired, "row")
-            log.warning("the clock was set back: stored times are %.0f s ahead; %s now count from now", ahead, rows)
+            log.warning(
+                "the clock was set back: stored times are %.0f s ahead; %s now count from now",
+                ahead,
+                rows,
+                extra={"event": log_events.CLOCK_SET_BACK},
+            )
         self._logged = True
         self._quiet = 0 if repaired else self._quiet + 1
 

@@ -22,6 +22,7 @@ from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_predicates, job_queues, jobs
 from orchestrix.persistence.jobs.job_predicates import JobsToRescue
+from orchestrix.persistence.jobs.job_queues import NO_QUEUE
 from orchestrix.quantities import counted
 
 Find = Callable[[Transaction, int], Awaitable[list[JobRow]]]
@@ -152,8 +153,8 @@ class JobRescuer:
         return min(max(due, 0.1) if due > 0 else 0.3, most)
 
     async def _judge_timed_out(self, tx: Transaction, found: Sequence[JobRow]) -> list[AttemptEnding]:
-        workers = await job_queues.queue_workers(tx, [job.queue for job in found], self._silent)
-        return [job_diagnosis.timeout_ending(job, workers[job.queue]) for job in found]
+        workers = await job_queues.queue_workers(tx, [job.queue or NO_QUEUE for job in found], self._silent)
+        return [job_diagnosis.timeout_ending(job, workers[job.queue or NO_QUEUE]) for job in found]
 
     async def _end(self, find: Find, judge: Judge, reason: str) -> None:
         while stops := await self._leader_context.write(partial(self._write, find, judge, reason)):

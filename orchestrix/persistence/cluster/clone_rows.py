@@ -86,8 +86,13 @@ async def begin(tx: Transaction, new: str) -> Installation:
 
 
 async def finish(tx: Transaction, new: str) -> None:
-    """Makes the database an installation of its own; none of its instances counts as older than that."""
-    await tx.execute(update(table).where(table.c.id == 1).values(installation=new, resetting=None, **_fresh(tx)))
+    """Makes the database an installation of its own; none of its instances counts as older than that.
+
+    What executors of the original report is not for it: it gets another key.
+    """
+    await tx.execute(
+        update(table).where(table.c.id == 1).values(installation=new, resetting=None, report_key=None, **_fresh(tx))
+    )
 
 
 def _fresh(tx: Transaction) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from orchestrix import clock
 from orchestrix.domain.installation import Installation
 from orchestrix.errors import SchemaMismatch
-from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.engine import Connection, Database, Transaction
 from orchestrix.persistence.tables import installation
 
 _ONLY: Final = 1
@@ -35,6 +36,34 @@ async def read(connection: Connection) -> Installation:
     if found.resetting is not None:
         raise SchemaMismatch(HALF_RESET)
     return found
+
+
+async def report_key(database: Database) -> bytes:
+    """The secret by which the reports of executors are recognised. It is drawn once for a database, and only a clone
+    gets another one.
+
+    Raises `SchemaMismatch` where the row is missing, and `Unavailable`.
+    """
+    async with database.read() as connection:
+        found = await _key(connection)
+    if found is None:
+        drawn = "".join(clock.token() for _ in range(4))
+        found = await database.run(lambda tx: _key_or(tx, drawn))
+    return bytes.fromhex(found)
+
+
+async def _key(connection: Connection) -> str | None:
+    row = (await connection.execute(select(installation.c.report_key).where(installation.c.id == _ONLY))).first()
+    if row is None:
+        raise SchemaMismatch(MISSING)
+    return None if row.report_key is None else str(row.report_key)
+
+
+async def _key_or(tx: Transaction, drawn: str) -> str:
+    """The key; `drawn`, if none was stored yet: of several nodes, the first one draws it."""
+    new = update(installation).where(installation.c.id == _ONLY, installation.c.report_key.is_(None))
+    await tx.execute(new.values(report_key=drawn))
+    return await _key(tx) or drawn
 
 
 async def find(connection: Connection) -> Installation | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -48,6 +49,7 @@ _PRAGMAS = (
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
 )
+_SET_TRIES, _SET_DELAY_S = 20, 0.01
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _PRIMARY = 0xFF
 _PARAMETERS = frozenset({"timeout", "cached_statements", "uri"})
@@ -201,8 +203,24 @@ def _connected(connection: Any, record: object) -> None:
     connection.isolation_level = None  # the driver would begin transactions by itself, and too late
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
-        cursor.execute(pragma)
+        _set(cursor, pragma)
     cursor.close()
+
+
+def _set(cursor: Any, pragma: str) -> None:
+    """A new file becomes one with a write-ahead log under a lock for which SQLite does not wait: others may make it so
+    at the same moment.
+    """
+    for _ in range(_SET_TRIES - 1):
+        try:
+            cursor.execute(pragma)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(_SET_DELAY_S)
+        else:
+            return
+    cursor.execute(pragma)
 
 
 def _begun(connection: Connection) -> None:

@@ -62,7 +62,7 @@ def is_waited_for(instance: Any) -> ColumnElement[bool]:
 def without_worker(which: UnservedJobs) -> list[ColumnElement[bool]]:
     """The conditions for these jobs."""
     long = [and_(jobs.c.state == state, _SINCE[state] <= since) for state, since in which.since.items()]
-    found = [jobs.c.saga == which.saga, jobs.c.state.in_(sorted(which.since)), or_(*long)]
+    found = [jobs.c.saga == which.saga, jobs.c.state.in_(sorted(which.since)), jobs.c.queue.is_not(None), or_(*long)]
     if not which.served:
         return found
     lost = and_(jobs.c.state == DISPATCHED, jobs.c.queue.in_(sorted(which.empty)))

@@ -65,9 +65,9 @@ async def ownerless(connection: Connection, orphaned: float, without: float) -> 
 
 
 def dispatched_before_reset() -> Terms:
-    """They were dispatched by a broker that has lost its data since."""
+    """They were dispatched to workers by a broker that has lost its data since."""
     pruned = select(func.max(broker_incarnation.c.changed_at)).scalar_subquery()
-    return _JOB.state == DISPATCHED, _JOB.channels == 1, _JOB.dispatched_at < pruned
+    return _JOB.state == DISPATCHED, _JOB.channels == 1, _JOB.queue.is_not(None), _JOB.dispatched_at < pruned
 
 
 def timed_out(connection: Connection, heard: float) -> Terms:
@@ -89,7 +89,13 @@ def silent(connection: Connection, seconds: float, heard: float) -> Terms:
     what was sent while there was no reader. `heard` is as in `timed_out`.
     """
     no_heartbeat = _JOB.worker_beat_at <= ago(connection, seconds)
-    return _JOB.state == RUNNING, _JOB.channels == 1, no_heartbeat, *read(connection, seconds, heard)
+    return (
+        _JOB.state == RUNNING,
+        _JOB.channels == 1,
+        _JOB.queue.is_not(None),
+        no_heartbeat,
+        *read(connection, seconds, heard),
+    )
 
 
 def read(connection: Connection, seconds: float, heard: float) -> Terms:

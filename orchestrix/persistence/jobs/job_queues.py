@@ -23,8 +23,12 @@ RECENT_DISPATCH_S: Final = 15.0
 """Seconds, longer than between two checks for lost dispatches with the default limit."""
 
 
+NO_QUEUE: Final = ""
+"""In place of the queue of a job for a group of executors: no worker serves it."""
+
+
 class FailedJob(NamedTuple):
-    """A job that has failed for good, or timed out."""
+    """A job that has failed for good, or timed out. One for a group of executors has the group as its `queue`."""
 
     queue: str
     handler: str
@@ -73,10 +77,13 @@ async def diagnosis_context(
     waiting = list(found)
     if not waiting:
         return {}
-    known = await served(connection, [job.queue for job in waiting], limit)
+    known = await served(connection, [job.queue or NO_QUEUE for job in waiting], limit)
     listening = set((await connection.execute(job_predicates.listening(connection, limit / 2))).scalars())
     read = {job.id: job.ownership == OWNED and job.owner in listening for job in waiting}
-    return {job.id: replace(known[job.queue], is_read=read[job.id], is_empty=job.queue in empty) for job in waiting}
+    return {
+        job.id: replace(known[job.queue or NO_QUEUE], is_read=read[job.id], is_empty=job.queue in empty)
+        for job in waiting
+    }
 
 
 async def served(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, DiagnosisContext]:
@@ -94,20 +101,23 @@ async def served(connection: Connection, queues: Iterable[str], limit: float) ->
 async def named(connection: Connection) -> set[str]:
     """The queues that known workers serve, or to which jobs were dispatched that have not ended."""
     served = await connection.execute(select(workers.c.queues))
-    wanted = await connection.execute(select(jobs.c.queue).where(jobs.c.state.in_(LIVE)).distinct())
+    live = jobs.c.state.in_(LIVE), jobs.c.queue.is_not(None)
+    wanted = await connection.execute(select(jobs.c.queue).where(*live).distinct())
     return {queue for (queues,) in served for queue in queues} | set(wanted.scalars())
 
 
 async def not_started_counts(connection: Connection) -> dict[str, int]:
     """How many dispatched jobs of each queue no worker has begun."""
-    query = select(jobs.c.queue, func.count()).where(jobs.c.state == DISPATCHED).group_by(jobs.c.queue)
+    query = select(jobs.c.queue, func.count())
+    query = query.where(jobs.c.state == DISPATCHED, jobs.c.queue.is_not(None)).group_by(jobs.c.queue)
     return {str(queue): int(count) for queue, count in await connection.execute(query)}
 
 
 async def failed(connection: Connection, seconds: float, limit: int) -> list[FailedJob]:
     """The last `limit` jobs that have failed for good within so many seconds, the newest end first."""
     table = jobs.c
-    query = select(table.queue, table.handler, table.state, table.finished_at, table.error)
+    target = func.coalesce(table.queue, table.executor_group)
+    query = select(target, table.handler, table.state, table.finished_at, table.error)
     query = query.where(
         table.finished_at >= job_predicates.ago(connection, seconds), table.state.in_([FAILED, TIMED_OUT])
     )

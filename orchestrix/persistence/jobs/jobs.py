@@ -50,9 +50,10 @@ __all__ = [
 
 _FIELDS: Final = tuple(field.name for field in fields(JobRow))
 _ORDER: Final = ("id", "queue", "executor_group", "handler", "payload", "routing", "retries", "timeout_ms")
+_ROUTED: Final = ("routing_key", "routing_address", "broadcast_end", "parent_id", "shard_index", "shard_total")
 _ORIGIN: Final = ("created_by", "correlation_id", "created_at", "schedule_id", "due_at", "saga", "instance_id", "step")
 _TRACE: Final = ("traceparent", "tracestate")
-_FIXED: Final = frozenset(_ORDER + _ORIGIN + _TRACE)
+_FIXED: Final = frozenset(_ORDER + _ROUTED + _ORIGIN + _TRACE)
 _MOVING: Final = tuple(name for name in _FIELDS if name not in _FIXED)
 _INSERT: Final = BulkInsert(jobs, _FIELDS, key=("id",))
 _UPDATE: Final = BulkUpdate(jobs, match=("id", "version"), change=_MOVING)

@@ -105,7 +105,7 @@ class CommandAdmission:
             self._in_flight.counts.dropped += 1
             set_ignored(command.span, verdict.value)
             LOGGER.debug(
-                "%s dropped: its saga is already past this step", command.message.type, extra=command.log_fields
+                "%s dropped: its saga is already past this step", command.message.type, extra=command.log_fields()
             )
             return True
         command.older_since = now if command.older_since is None else command.older_since
@@ -117,7 +117,7 @@ class CommandAdmission:
             self._in_flight.counts.older += 1
             set_ignored(command.span, verdict.value)
             LOGGER.debug(
-                "%s dropped: its saga has not reached this step", command.message.type, extra=command.log_fields
+                "%s dropped: its saga has not reached this step", command.message.type, extra=command.log_fields()
             )
             return True
         self._reporter.add(dead_letter_report(command.deliveries[0], "unknown-app", command))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from orchestrix import clock
 from orchestrix.broker.port import Delivery
 from orchestrix.saga.catalog import MessageOwner
 from orchestrix.saga.definition import Order, Saga
 from orchestrix.saga.messages import Command
+from orchestrix.telemetry.log_events import HANDLER_FAILED
 from orchestrix.telemetry.tracing import NO_SPAN, ForwardedContext, Span
 from orchestrix.worker.delivery_spans import set_ignored
 
@@ -59,10 +61,25 @@ class CommandDelivery:
         """The step, or its compensation, for people."""
         return f"the undo of {self.owner.step.name}" if self.owner.undoes else self.owner.step.name
 
-    @property
-    def log_fields(self) -> dict[str, object]:
-        """The log fields of the command."""
-        return {"correlation_id": self.message.correlation_id, "saga": self.message.saga, "app_id": self.message.app_id}
+    def log_fields(self, event: str | None = None, **more: object) -> dict[str, object]:
+        """The fields of a log line of the command: of an `event` of the catalogue, or for debugging alone."""
+        message, context = self.message, self.span.context
+        return {
+            **({} if event is None else {"event": event}),
+            "correlation_id": message.correlation_id,
+            "saga": message.saga,
+            "app_id": message.app_id,
+            "step": self.owner.step.name,
+            "try": message.attempt,
+            **({} if self.worker_id is None else {"worker": self.worker_id}),
+            **({} if context is None else context.log_fields),
+            **more,
+        }
+
+    def failure_fields(self, error_type: str) -> dict[str, object]:
+        """The fields of the log line that says that the command has failed here."""
+        ms = {} if self.begun is None else {"ms": max(0, round((clock.monotonic() - self.begun) * 1000))}
+        return self.log_fields(HANDLER_FAILED, **ms, error_type=error_type)
 
     @property
     def redelivered(self) -> bool:

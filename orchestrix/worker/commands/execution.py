@@ -34,7 +34,7 @@ async def invoke(
         return events.succeeded(command, sendable(outcome) or {}), True
     except ValueError as bad:
         error = StepError("BadOutput", f"the handler's result cannot be sent: {bad}", retryable=False)
-        LOGGER.error("%s: %s", command.message.type, error.message, extra=command.log_fields)
+        LOGGER.error("%s: %s", command.message.type, error.message, extra=command.failure_fields(error.type))
         return events.failed(command, error), False
 
 
@@ -52,9 +52,8 @@ async def _outcome(handler: Handler, command: CommandDelivery, more: MoreTime, c
         raise
     except StepFailed as failure:
         reported = error_mapping.step_error_of(failure)
-        LOGGER.warning(
-            "%s failed: %s: %s", command.message.type, reported.type, reported.message, extra=command.log_fields
-        )
+        what = (command.message.type, reported.type, reported.message)
+        LOGGER.warning("%s failed: %s: %s", *what, extra=command.failure_fields(reported.type))
         return reported
     except BaseException as error:  # of any class: otherwise no event would be sent
         if error_mapping.ends_task(error, task):
@@ -74,12 +73,14 @@ async def _answer(handler: Handler, context: Context, command: Command, scope: S
 
 def _bug(command: CommandDelivery, error: BaseException) -> StepError:
     """The failure of an unexpected error, whose stack trace goes to this worker's log alone."""
-    LOGGER.error("%s failed", command.message.type, exc_info=error_mapping.traced(error), extra=command.log_fields)
-    return error_mapping.unexpected_error(error)
+    reported = error_mapping.unexpected_error(error)
+    extra = command.failure_fields(reported.type)
+    LOGGER.error("%s failed", command.message.type, exc_info=error_mapping.traced(error), extra=extra)
+    return reported
 
 
 def _timeout(command: CommandDelivery) -> StepError:
     after = duration(command.message.timeout_ms / 1000)
     error = StepError("Timeout", f"{command.what} timed out after {after}", retryable=True)
-    LOGGER.warning("%s", error.message, extra=command.log_fields)
+    LOGGER.warning("%s", error.message, extra=command.failure_fields(error.type))
     return error

@@ -11,6 +11,7 @@ from orchestrix import clock, quantities
 from orchestrix.broker.port import Consumer, Delivery
 from orchestrix.saga.catalog import MessageOwner
 from orchestrix.saga.messages import Command
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import Span
 from orchestrix.worker.commands.delivery import CommandDelivery
 from orchestrix.worker.commands.redelivery.republisher import CommandRepublisher
@@ -165,7 +166,11 @@ class InFlightCommands:
             async with asyncio.timeout(REPUBLISH_TIMEOUT_S):
                 await self.set_aside(counted)
         except TimeoutError:
-            LOGGER.warning("cannot republish %s in time: requeueing", quantities.counted(len(counted), "command"))
+            LOGGER.warning(
+                "cannot republish %s in time: requeueing",
+                quantities.counted(len(counted), "command"),
+                extra={"event": log_events.WORK_ABANDONED},
+            )
             await self.reject(counted)
 
     async def set_aside(self, commands: Sequence[CommandDelivery], *, isolated: bool = False) -> None:

@@ -15,6 +15,7 @@ from orchestrix.broker.port import Broker, Delivery, LinkState, Outcome, Outgoin
 from orchestrix.broker.published_spans import with_spans
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import WakeSignal, backoff
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import NO_SPAN, Span
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands.delivery import CommandDelivery
@@ -200,7 +201,12 @@ class CommandReporter:
             await self._outage.note(KEY, f"an event was not confirmed: {result.detail or 'no answer'}")
 
     async def _replace(self, report: CommandReport, detail: str) -> None:
-        LOGGER.error("the broker rejected %s: %s", report.outgoing.routing_key, detail)
+        LOGGER.error(
+            "the broker rejected %s: %s",
+            report.outgoing.routing_key,
+            detail,
+            extra={"event": log_events.REPORT_REJECTED},
+        )
         if not report.instead:
             return await self._settle([report])
         make, *others = report.instead
@@ -211,7 +217,11 @@ class CommandReporter:
         try:
             await self._broker.declare(self._topology())
         except (ConfigError, Unavailable) as error:
-            LOGGER.error("the queue of an event is missing and cannot be declared: %s", error)
+            LOGGER.error(
+                "the queue of an event is missing and cannot be declared: %s",
+                error,
+                extra={"event": log_events.QUEUE_MISSING},
+            )
 
     async def _settle(self, reports: Sequence[CommandReport]) -> None:
         commands = [report.command for report in reports if report.command]
@@ -238,4 +248,4 @@ def _log_reports(reports: Sequence[CommandReport]) -> None:
     commands = [(report.command, report.count) for report in reports if report.command is not None]
     for command, count in commands if LOGGER.isEnabledFor(logging.DEBUG) else ():
         message = command.message
-        LOGGER.debug("%s %d: %s is %s", message.saga, message.app_id, message.type, count, extra=command.log_fields)
+        LOGGER.debug("%s %d: %s is %s", message.saga, message.app_id, message.type, count, extra=command.log_fields())

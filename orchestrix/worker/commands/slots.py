@@ -13,7 +13,7 @@ from orchestrix.config.settings import WorkerSettings
 from orchestrix.lifecycle import backoff
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import StepError
-from orchestrix.telemetry import tracing
+from orchestrix.telemetry import log_events, tracing
 from orchestrix.telemetry.tracing import NO_SPAN
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands import events
@@ -122,8 +122,9 @@ class CommandSlots:
         """Fails the step before the broker's own delivery limit silently drops the command."""
         died = counted(command.deaths, "worker")
         message = f"{died} died while processing {command.message.type}, the last one running nothing else"
-        LOGGER.error("%s: not retrying", message, extra=command.log_fields)
-        outgoing = events.failed(command, StepError("WorkerCrashed", message, retryable=False))
+        error = StepError("WorkerCrashed", message, retryable=False)
+        LOGGER.error("%s: not retrying", message, extra=command.failure_fields(error.type))
+        outgoing = events.failed(command, error)
         self._reporter.add(CommandReport(outgoing, "failed", command, instead=(partial(events.unsendable, command),)))
 
     async def requeue_waiting(self, now: float) -> None:
@@ -144,7 +145,11 @@ class CommandSlots:
                 await self._quiet.wait()
         except TimeoutError:
             self.abandoned = len(self._busy)
-            LOGGER.warning("%s did not finish in time; requeueing", counted(self.abandoned, "command"))
+            LOGGER.warning(
+                "%s did not finish in time; requeueing",
+                counted(self.abandoned, "command"),
+                extra={"event": log_events.WORK_ABANDONED},
+            )
         left = self.busy
         for task in self._tasks:
             task.cancel()
@@ -173,7 +178,10 @@ class CommandSlots:
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            LOGGER.error("internal error of the worker at %s", command.message.type, exc_info=printable(error))
+            extra = command.log_fields(log_events.WORKER_ERROR)
+            LOGGER.error(
+                "internal error of the worker at %s", command.message.type, exc_info=printable(error), extra=extra
+            )
             await self._in_flight.reject([command])
         finally:
             self._busy.pop(command, None)

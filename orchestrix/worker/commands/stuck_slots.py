@@ -8,6 +8,7 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.errors import OrchestrixError
+from orchestrix.telemetry import log_events
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands.delivery import CommandDelivery
 from orchestrix.worker.commands.in_flight import InFlightCommands
@@ -55,7 +56,11 @@ class StuckSlots:
         if command not in self.lost:
             return
         del self.lost[command]
-        LOGGER.warning("%s ended late: its slot is free again", command.what, extra=command.log_fields)
+        LOGGER.warning(
+            "%s ended late: its slot is free again",
+            command.what,
+            extra=command.log_fields(log_events.HANDLER_ENDED_LATE),
+        )
         await self._outage.over(KEY)
 
     def stop(self) -> None:
@@ -82,7 +87,8 @@ class StuckSlots:
         left = self._slot_count - len(self.lost)
         LOGGER.error(
             "%s still runs %.0f s after its timeout: its slot is blocked until it ends; slots left: %d of %d; %s",
-            command.message.type, late, left, self._slot_count, STUCK_SLOT_HINT, extra=command.log_fields,
+            command.message.type, late, left, self._slot_count, STUCK_SLOT_HINT,
+            extra=command.log_fields(log_events.HANDLER_STUCK),
         )  # fmt: skip
         if verdict is not StateVerdict.CURRENT:
             await self._in_flight.finish([command])  # else the consumer timeout would close the channel in half an hour

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final
 
 from orchestrix.errors import OrchestrixError
+from orchestrix.telemetry import log_events
 from orchestrix.worker.commands.delivery import CommandDelivery
 from orchestrix.worker.context import LOGGER
 
@@ -71,11 +72,15 @@ class StepTimeLimit:
             left = await self._more(self._command)
         except OrchestrixError as error:
             LOGGER.debug(
-                "cannot check the deadline of %s: %s", self._command.what, error, extra=self._command.log_fields
+                "cannot check the deadline of %s: %s", self._command.what, error, extra=self._command.log_fields()
             )
             left = RECHECK_INTERVAL_S
         except Exception:
-            LOGGER.exception("cannot check the deadline of %s", self._command.what, extra=self._command.log_fields)
+            LOGGER.exception(
+                "cannot check the deadline of %s",
+                self._command.what,
+                extra=self._command.log_fields(log_events.WORKER_ERROR),
+            )
             left = 0.0
         self._lookup = None
         if left > 0:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orchestrix.quantities import counted
+from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.executor.admins import AdminFailure, AdminResult
 
@@ -41,15 +42,28 @@ class HeartbeatLog:
                 sentences(failures),
                 counted(self._failed, "heartbeat"),
                 self._heartbeat_s,
+                extra={"event": log_events.EXECUTOR_FAILED},
             )
 
     def _success(self, admin: str, failures: Sequence[AdminFailure]) -> None:
         if self._failed:
-            LOGGER.warning("%s: registered again at %s after %s", self._executor, admin, self._failures())
+            LOGGER.warning(
+                "%s: registered again at %s after %s",
+                self._executor,
+                admin,
+                self._failures(),
+                extra={"event": log_events.EXECUTOR_REGISTERED},
+            )
         elif admin != self._admin and failures:
-            LOGGER.warning("%s: registered at %s instead: %s", self._executor, admin, sentences(failures))
+            LOGGER.warning(
+                "%s: registered at %s instead: %s",
+                self._executor,
+                admin,
+                sentences(failures),
+                extra={"event": log_events.EXECUTOR_REGISTERED},
+            )
         elif admin != self._admin:
-            LOGGER.info("%s: registered at %s", self._executor, admin)
+            LOGGER.info("%s: registered at %s", self._executor, admin, extra={"event": log_events.EXECUTOR_REGISTERED})
         self._admin, self._causes, self._same_cause, self._failed = admin, [], 0, 0
 
     def _failures(self) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from orchestrix import crash
 from orchestrix.broker.port import Delivery, Outgoing
-from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX
 from orchestrix.telemetry import tracing
 from orchestrix.telemetry.tracing import Span
 from orchestrix.worker.commands.events import error_fields
@@ -31,25 +30,27 @@ Accept: TypeAlias = Callable[["AttemptRunner"], Awaitable[bool]]
 class AttemptRunner:
     """An attempt of this worker. `function` is None if the worker has none for the job.
 
-    `deliveries` are the copies of its dispatch that came before it was accepted. `stop_signal` is its stop signal.
-    `span` is that of handling its dispatch, which ends with it.
+    `queue` is where it came from: a job queue, or an executor group. `deliveries` are the copies of its dispatch that
+    came before it was accepted; one that came by HTTP has none. `stop_signal` is its stop signal. `span` is that of
+    handling its dispatch, which ends with it.
     """
 
     def __init__(
         self,
         dispatch: JobDispatch,
         function: JobFunction | None,
-        delivery: Delivery,
+        queue: str,
         report_buffer: ReportBuffer,
         worker_id: str,
         span: Span,
+        deliveries: Sequence[Delivery] = (),
     ) -> None:
         self.dispatch = dispatch
-        self.deliveries = [delivery]
+        self.deliveries = list(deliveries)
         self.accepted = False
         self.stop_signal = StopSignal()
         self._function = function
-        self._queue = delivery.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
+        self._queue = queue
         self._report_buffer = report_buffer
         self._reports = AttemptMessages(dispatch, worker_id, context_headers(span))
         self._span = span
@@ -141,7 +142,9 @@ class AttemptRunner:
         context = JobContext(
             self.dispatch, self._queue, self, self.stop_signal, partial(ask, loop), self._function.settings
         )
-        self._execution = JobExecution(self._function, context, self.stop_signal, self.dispatch.log_fields)
+        followed = self._span.context
+        log_fields = {**self.dispatch.log_fields, **({} if followed is None else followed.log_fields)}
+        self._execution = JobExecution(self._function, context, self.stop_signal, log_fields)
         with tracing.active(self._span):
             return await self._execution.run()
 

@@ -12,6 +12,7 @@ from orchestrix.broker.dead_letter import dead_letter, publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery
 from orchestrix.lifecycle import backoff
 from orchestrix.saga.messages import UnreadableMessage
+from orchestrix.telemetry import log_events
 from orchestrix.worker.backpressure import REOPEN_AFTER_S
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.delivery_spans import begin_delivery, dead_letter_span, end_ignored
@@ -101,7 +102,11 @@ class JobConsumer:
         except BaseException as error:
             if ends_task(error, task):
                 raise
-            LOGGER.exception("internal error of the worker at a message from %s", delivery.queue)
+            LOGGER.exception(
+                "internal error of the worker at a message from %s",
+                delivery.queue,
+                extra={"event": log_events.WORKER_ERROR},
+            )
             await asyncio.sleep(RECEIVE_PAUSE_S)  # it may be redelivered at once
             return None
 
@@ -121,17 +126,21 @@ class JobConsumer:
                 await self._wait(failures, error)
                 if clock.monotonic() - since >= REOPEN_AFTER_S:
                     since = clock.monotonic()
-                    LOGGER.warning("jobs paused for %d s, requeueing them for other workers", REOPEN_AFTER_S)
+                    LOGGER.warning(
+                        "jobs paused for %d s, requeueing them for other workers",
+                        REOPEN_AFTER_S,
+                        extra={"event": log_events.WORK_PAUSED},
+                    )
                     await self._consumer.reopen()
         if failures:
-            LOGGER.warning("jobs resumed")
+            LOGGER.warning("jobs resumed", extra={"event": log_events.WORK_RESUMED})
             self._job_slots.database_down = False
             await self._job_slots.follow()
         return found
 
     async def _wait(self, failures: int, error: Exception) -> None:
         if failures == 1:
-            LOGGER.warning("jobs paused: %s", error)
+            LOGGER.warning("jobs paused: %s", error, extra={"event": log_events.WORK_PAUSED})
         self._job_slots.database_down = True
         await self._job_slots.follow()
         await asyncio.sleep(backoff(failures))

@@ -13,7 +13,7 @@ from orchestrix import clock
 from orchestrix.persistence.storable_text import cleaned
 from orchestrix.saga.validation.arguments import SECONDS, TEN_YEARS, ArgumentKind, brief, called
 from orchestrix.saga.validation.signatures import called_as
-from orchestrix.telemetry import tracing
+from orchestrix.telemetry import log_events, tracing
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.errors import BadCall, demand, no_such, text_of
 from orchestrix.worker.function_checks import is_ours
@@ -85,7 +85,11 @@ class UnawaitedCall(Coroutine[Any, Any, T_co]):
         if not self._begun:
             self._work.close()
             values = self._call, self._call, self._caller_line
-            LOGGER.error("%s(…) was not awaited, and did nothing: write await %s(…) (%s)", *values)
+            LOGGER.error(
+                "%s(…) was not awaited, and did nothing: write await %s(…) (%s)",
+                *values,
+                extra={"event": log_events.CALL_NOT_AWAITED},
+            )
 
 
 def pending(asked: Awaitable[T_co], call: str) -> Awaitable[T_co]:
@@ -106,7 +110,9 @@ class JobContext:
 
     `job_id` is the same over every attempt: key effects by it. `payload` is what the job was submitted with. A job that
     is a saga's step has `effect_key` too, shared with its compensation: key its effects by that. `settings` is what the
-    function's module has declared as its `SETTINGS`.
+    function's module has declared as its `SETTINGS`. `queue` is where it came from: a job queue, or an executor group.
+    Of a job that runs on every executor of a group `shard_index` is the number of this one, from 0 on, and
+    `shard_total` how many there are; of every other job they are None.
     """
 
     effect_key: str
@@ -128,6 +134,7 @@ class JobContext:
         self.attempt = dispatch.attempt
         self.correlation_id = dispatch.correlation_id
         self.timeout = dispatch.timeout
+        self.shard_index, self.shard_total = dispatch.shard_index, dispatch.shard_total
         self.settings = settings
         self._ends = math.inf if dispatch.timeout is None else clock.monotonic() + dispatch.timeout
         self._reporter, self._stop_signal, self._ask = reporter, stop_signal, ask

@@ -15,9 +15,10 @@ MAX_ID_LENGTH: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class JobDispatch:
-    """One attempt of a job, as it was sent. `status` and `logs` are the queues of its reports.
+    """One attempt of a job, as it was sent. `status` and `logs` are the queues of its reports; over HTTP, the paths.
 
-    `timeout_ms` is None where the attempt may take as long as it likes.
+    `timeout_ms` is None where the attempt may take as long as it likes. A job that runs on every executor of a group
+    has a number from 0 on among them, `shard_index`, and their count, `shard_total`.
     """
 
     job_id: str
@@ -29,6 +30,8 @@ class JobDispatch:
     correlation_id: str
     status: str
     logs: str
+    shard_index: int | None = None
+    shard_total: int | None = None
 
     @property
     def timeout(self) -> float | None:
@@ -38,7 +41,16 @@ class JobDispatch:
     @property
     def log_fields(self) -> dict[str, object]:
         """The log fields of the attempt."""
-        return {"correlation_id": self.correlation_id, "job_id": self.job_id, "history_id": self.history_id}
+        fields: dict[str, object] = {
+            "correlation_id": self.correlation_id,
+            "job_id": self.job_id,
+            "history_id": self.history_id,
+            "handler": self.handler,
+            "try": self.attempt,
+        }
+        if effect_key_in(self.payload) is not None:
+            fields |= {"saga": self.payload["saga"], "app_id": self.payload["appId"], "step": self.payload["step"]}
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

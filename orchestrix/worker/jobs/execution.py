@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
-from orchestrix import crash
+from orchestrix import clock, crash
 from orchestrix.quantities import duration
+from orchestrix.telemetry import log_events
 from orchestrix.worker.commands.stuck_slots import STUCK_SLOT_HINT
 from orchestrix.worker.context import LOGGER
-from orchestrix.worker.error_mapping import ends_task, main_error, step_error_of, traced
+from orchestrix.worker.error_mapping import ends_task, main_error, step_error_of, traced, unexpected_error
 from orchestrix.worker.errors import StepFailed
 from orchestrix.worker.jobs.context import JobContext
 from orchestrix.worker.jobs.functions import JobFunction
@@ -51,11 +52,13 @@ class JobExecution:
             how,
         )
         self._work: asyncio.Task[FunctionResult] | None = None
+        self._begun = clock.monotonic()
 
     async def run(self) -> AttemptOutcome:
         """How it ended. A thread, or a function that ignores its cancellation, may still run then."""
         if self._stop_signal.cause is not None:
             return halted(self._stop_signal)
+        self._begun = clock.monotonic()
         work = self._work = asyncio.create_task(self._outcome(), name=f"job {self._context.history_id}")
         try:
             timeout = self._context.timeout
@@ -107,7 +110,7 @@ class JobExecution:
                 "job %s did not stop when cancelled: its slot is blocked until it ends; %s",
                 name,
                 STUCK_SLOT_HINT,
-                extra=self._log_fields,
+                extra={**self._log_fields, "event": log_events.HANDLER_STUCK},
             )
             return halted(self._stop_signal, "; it did not stop in time and may still run")
         value, error = work.result()
@@ -120,7 +123,8 @@ class JobExecution:
     def _returned(self, value: object) -> AttemptOutcome:
         ending = returned(value)
         if ending.error is not None:
-            LOGGER.error("job %s failed: %s", self._context.name, ending.error.message, extra=self._log_fields)
+            extra = self._failure_fields(ending.error.type)
+            LOGGER.error("job %s failed: %s", self._context.name, ending.error.message, extra=extra)
         return ending
 
     def _log_error(self, error: BaseException) -> None:
@@ -128,9 +132,14 @@ class JobExecution:
         if isinstance(error, StepFailed):
             failure = step_error_of(error)
             values = self._context.name, failure.type, failure.message
-            LOGGER.warning("job %s failed: %s: %s", *values, extra=self._log_fields)
+            LOGGER.warning("job %s failed: %s: %s", *values, extra=self._failure_fields(failure.type))
         elif self._stop_signal.cause is None or not isinstance(error, asyncio.CancelledError):
-            LOGGER.error("job %s failed", self._context.name, exc_info=traced(error), extra=self._log_fields)
+            extra = self._failure_fields(unexpected_error(error).type)
+            LOGGER.error("job %s failed", self._context.name, exc_info=traced(error), extra=extra)
+
+    def _failure_fields(self, error_type: str) -> dict[str, object]:
+        ms = max(0, round((clock.monotonic() - self._begun) * 1000))
+        return {**self._log_fields, "event": log_events.HANDLER_FAILED, "ms": ms, "error_type": error_type}
 
 
 async def _first(work: asyncio.Task[FunctionResult], other: Coroutine[Any, Any, None], timeout: float | None) -> None:

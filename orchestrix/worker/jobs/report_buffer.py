@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from orchestrix import clock, crash
-from orchestrix.broker.port import Broker, LinkState, Outcome, Outgoing, Published, Topology
+from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published, Topology
 from orchestrix.broker.published_spans import with_spans
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import WakeSignal, backoff
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import NO_SPAN, Span
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.delivery_spans import carrying
@@ -35,6 +36,27 @@ PROGRESS_INTERVAL_S: Final = 0.5
 POLL_INTERVAL_S: Final = 0.25
 
 
+class ReportTransport(Protocol):
+    """What carries reports: the broker, of which these are methods, or calls by HTTP."""
+
+    @property
+    def state(self) -> LinkState:
+        """Nothing is published before it is UP."""
+
+    @property
+    def blocked(self) -> str | None:
+        """Why nothing can be published now, else None."""
+
+    async def wait_connected(self, timeout: float | None = None) -> bool:
+        """Waits until UP."""
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
+        """One result for each message, in order; it never raises for a message or a lost link."""
+
+    async def declare(self, topology: Topology) -> None:
+        """Declares what is missing where a message was returned. Raises `Unavailable` and `ConfigError`."""
+
+
 class ReportBuffer:
     """Numbers the messages of one attempt from 1, and publishes them until all are confirmed.
 
@@ -44,9 +66,12 @@ class ReportBuffer:
     """
 
     def __init__(
-        self, broker: Broker, topology: Topology, begin_publish: BeginPublish = lambda message, again: NO_SPAN
+        self,
+        transport: ReportTransport,
+        topology: Topology,
+        begin_publish: BeginPublish = lambda message, again: NO_SPAN,
     ) -> None:
-        self._broker, self._topology = broker, topology
+        self._transport, self._topology = transport, topology
         self.last = 0
         self.channels_redeclared = False
         self._waiting: deque[Outgoing] = deque()
@@ -98,7 +123,9 @@ class ReportBuffer:
                 await self._reachable()
                 sent = await self._send(self._batch())
             except Exception:
-                LOGGER.exception("the reports of a job could not be sent; retrying")
+                LOGGER.exception(
+                    "the reports of a job could not be sent; retrying", extra={"event": log_events.WORKER_ERROR}
+                )
                 sent = False
             failures = 0 if sent else failures + 1
             if failures:
@@ -151,10 +178,10 @@ class ReportBuffer:
 
     async def _reachable(self) -> None:
         while True:
-            if self._broker.blocked is not None:
+            if self._transport.blocked is not None:
                 await asyncio.sleep(POLL_INTERVAL_S)
-            elif self._broker.state is not LinkState.UP:
-                await self._broker.wait_connected(5.0)
+            elif self._transport.state is not LinkState.UP:
+                await self._transport.wait_connected(5.0)
             else:
                 return
 
@@ -162,7 +189,7 @@ class ReportBuffer:
         """Whether the whole batch is confirmed."""
         spans = [self._begin_publish(message, n < self._tried) for n, message in enumerate(batch)]
         self._tried = max(self._tried, len(batch))
-        publishing = self._broker.publish(list(map(carrying, batch, spans)))
+        publishing = self._transport.publish(list(map(carrying, batch, spans)))
         results = await with_spans(crash.within("worker.jobs.after_publish", publishing), spans)
         crash.point("worker.jobs.after_confirm")
         good = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(batch))
@@ -187,14 +214,21 @@ class ReportBuffer:
     async def _declare(self) -> None:
         self.channels_redeclared = True  # also by an incomplete declaration: some may exist
         try:
-            await self._broker.declare(self._topology)
+            await self._transport.declare(self._topology)
         except (ConfigError, Unavailable) as error:
-            LOGGER.error("a job's queue is missing and cannot be declared: %s", error)
+            LOGGER.error(
+                "a job's queue is missing and cannot be declared: %s", error, extra={"event": log_events.QUEUE_MISSING}
+            )
 
     def _replace(self, detail: str) -> None:
         """What the broker refuses is sent without the caller's own fields; if that does not help, it is dropped."""
         first = self._waiting[0]
-        LOGGER.error("the broker rejected a message for %s: %s", first.routing_key, detail)
+        LOGGER.error(
+            "the broker rejected a message for %s: %s",
+            first.routing_key,
+            detail,
+            extra={"event": log_events.REPORT_REJECTED},
+        )
         if first.headers or first.correlation_id:
             self._waiting[0] = replace(first, headers={}, correlation_id=None)
         else:

@@ -10,11 +10,19 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Delivery
-from orchestrix.broker.topology import cancel_queue, dispatch_queue, job_channels, worker_cancel_queue, worker_topology
+from orchestrix.broker.topology import (
+    DISPATCH_QUEUE_PREFIX,
+    cancel_queue,
+    dispatch_queue,
+    job_channels,
+    worker_cancel_queue,
+    worker_topology,
+)
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import Loop
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import UnreadableMessage
+from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.heartbeat import Describe, HeartbeatPublisher
 from orchestrix.worker.jobs.consumer import JobConsumer
@@ -52,7 +60,9 @@ class CancelListener:
             try:
                 self._on_cancel(read_cancel(delivery.body))
             except UnreadableMessage as unreadable:
-                LOGGER.warning("unreadable cancel request of a job: %s", unreadable)
+                LOGGER.warning(
+                    "unreadable cancel request of a job: %s", unreadable, extra={"event": log_events.WORKER_ERROR}
+                )
         await self._consumer.acknowledge(deliveries)
 
 
@@ -150,7 +160,8 @@ class JobRunner:
         span = begin_attempt(dispatch, delivery, self.worker_id)
         report_buffer = ReportBuffer(self._broker, job_channels(dispatch.job_id), partial(status_span, dispatch, span))
         function = self._jobs.get(dispatch.handler)
-        return AttemptRunner(dispatch, function, delivery, report_buffer, self.worker_id, span)
+        queue = delivery.queue.removeprefix(DISPATCH_QUEUE_PREFIX)
+        return AttemptRunner(dispatch, function, queue, report_buffer, self.worker_id, span, [delivery])
 
 
 class _Parts:
@@ -188,7 +199,11 @@ class _Parts:
         await self.job_slots.requeue()
         if not await self._quiet(max(0.0, ends - clock.monotonic())):
             self.job_slots.abandoned = len(self.job_slots.attempts)
-            LOGGER.warning("%s did not finish in time; abandoned", counted(self.job_slots.abandoned, "job"))
+            LOGGER.warning(
+                "%s did not finish in time; abandoned",
+                counted(self.job_slots.abandoned, "job"),
+                extra={"event": log_events.WORK_ABANDONED},
+            )
             self.job_slots.stop_now("the worker stopped before the job ended")
             await self._quiet(CANCEL_GRACE_S + FINAL_REPORT_TIMEOUT_S)
         await self.job_slots.clear()
@@ -206,7 +221,10 @@ class _Parts:
             async with asyncio.timeout(2.0):
                 await self.job_slots.follow()
         except TimeoutError:
-            LOGGER.warning("the broker does not answer; it will redeliver incoming jobs to other workers")
+            LOGGER.warning(
+                "the broker does not answer; it will redeliver incoming jobs to other workers",
+                extra={"event": log_events.WORK_ABANDONED},
+            )
 
     async def _quiet(self, timeout: float) -> bool:
         try:

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 from orchestrix import clock, crash
 from orchestrix.broker.port import Consumer, Delivery
 from orchestrix.lifecycle import WakeSignal
+from orchestrix.telemetry import log_events
 from orchestrix.worker.commands.stuck_slots import STUCK_SLOT_HINT
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.delivery_spans import DUPLICATE, end_ignored
@@ -235,7 +236,7 @@ class JobSlots:
                 "internal error of the worker at job %s",
                 attempt.dispatch.handler,
                 exc_info=printable(error),
-                extra=log_fields,
+                extra={**log_fields, "event": log_events.WORKER_ERROR},
             )
             await self._consumer.requeue(attempt.deliveries)
         finally:
@@ -243,7 +244,11 @@ class JobSlots:
         self.lost += 1
         try:
             if self.lost == self._slot_count and not attempt.is_gone:
-                LOGGER.error("jobs paused: jobs that did not stop when cancelled block all slots; %s", STUCK_SLOT_HINT)
+                LOGGER.error(
+                    "jobs paused: jobs that did not stop when cancelled block all slots; %s",
+                    STUCK_SLOT_HINT,
+                    extra={"event": log_events.WORK_PAUSED},
+                )
             await attempt.gone()
         finally:
             self.lost -= 1

@@ -23,7 +23,7 @@ def begin_attempt(dispatch: JobDispatch, delivery: Delivery, worker_id: str) -> 
     if span.recording:
         span.set(
             {
-                **_job_attributes(dispatch),
+                **job_attributes(dispatch),
                 names.JOB_ATTEMPT: dispatch.attempt,
                 names.JOB_HANDLER: dispatch.handler,
                 names.JOB_QUEUE: delivery.queue.removeprefix(DISPATCH_QUEUE_PREFIX),
@@ -37,10 +37,10 @@ def status_span(dispatch: JobDispatch, attempt: Span, outgoing: Outgoing, again:
     """The span of publishing a report of the attempt, if that is a status: lines of its log have none."""
     if outgoing.type != STATUS or not is_kept(attempt):
         return NO_SPAN
-    return publish_span(outgoing, attempt, _job_attributes(dispatch), again=again, template=STATUS_TEMPLATE)
+    return publish_span(outgoing, attempt, job_attributes(dispatch), again=again, template=STATUS_TEMPLATE)
 
 
-def _job_attributes(dispatch: JobDispatch) -> dict[str, Value]:
+def job_attributes(dispatch: JobDispatch) -> dict[str, Value]:
     """What every span of the attempt has; a job that is a saga's step also has the attributes of that."""
     values: dict[str, Value] = {names.JOB_ID: dispatch.job_id, names.CORRELATION_ID: dispatch.correlation_id}
     payload = dispatch.payload

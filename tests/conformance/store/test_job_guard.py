@@ -26,7 +26,7 @@ from tests.conformance.store.test_jobs import dispatched, inserted, pending, run
 
 def asked(job: JobRow, **changes: Any) -> ReceivedDispatch:
     """The order for the job's present attempt, changed."""
-    delivery = Delivery(b"", dispatch_queue(job.queue), "", "", None, None, None, {}, False, 0, 1, 1)
+    delivery = Delivery(b"", dispatch_queue(job.queue or ""), "", "", None, None, None, {}, False, 0, 1, 1)
     return ReceivedDispatch(replace(read(messages.dispatch(job)), **changes), delivery)
 
 

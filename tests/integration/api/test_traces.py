@@ -251,7 +251,7 @@ async def test_a_kept_trace_is_shown_from_its_beginning(world: World) -> None:
         assert found["spans"][0] == span("1" * 16, "01.250000")
         assert found["spans"][1]["links"] == [{"traceId": OTHER, "spanId": "0" * 15 + "1", "kind": "retry"}]
         said = problem(await reading.get(f"/traces/{OTHER}"), 404, "not_found")["detail"]
-    assert said.startswith(f"There is no trace {OTHER} here")
+    assert said.startswith(f"There is no trace {OTHER} here: it is not sampled")
 
 
 @pytest.mark.parametrize("id", ["1", TRACE.upper(), TRACE[:-1] + "g", TRACE + "0"])
@@ -279,4 +279,4 @@ async def test_where_tracing_is_off_it_says_what_is_missing(world: World) -> Non
     world.trace_endpoint = "http://collector.example:4318"
     async with client(world) as elsewhere:
         said = problem(await elsewhere.get(f"/traces/{TRACE}"), 404, "not_found")["detail"]
-    assert said.startswith("Tracing is off: install orchestrix-sagas[otel] and set OTEL_EXPORTER_OTLP_ENDPOINT")
+    assert said == ("Tracing is off: `orchestrix dev` keeps traces by itself, others need OTEL_EXPORTER_OTLP_ENDPOINT.")

@@ -7,6 +7,9 @@ from typing import Any, Final
 JOB: Final[dict[str, Any]] = {
     "id": "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d11",
     "queue": "reports",
+    "group": None,
+    "routing": None,
+    "address": None,
     "handler": "monthly",
     "payload": {"month": 3},
     "state": "RUNNING",

@@ -162,5 +162,7 @@ def test_a_worker_that_stops_is_shown_as_that_and_a_second_signal_says_what_it_c
     worker.send(signal.SIGINT)
     assert worker.exited_sync(deadline=10) == -signal.SIGINT
     assert "stopped before the end: 1 running job; commands are redelivered" in worker.log()
+    last = json.loads(worker.log().splitlines()[-1])
+    assert (last["event"], last["why"], last["level"]) == ("process.stopped", "second SIGINT", "warning")
     dev.terminate()
     assert dev.exited_sync(deadline=60) == 0

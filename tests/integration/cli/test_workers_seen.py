@@ -51,7 +51,8 @@ def test_workers_of_commands_come_and_go(processes: Processes, tmp_path: Path) -
     assert not [line for line in lines if line["worker_id"] in line["message"]], "the id is a field alone"
     last = lines[-1]
     assert last["message"].startswith("stopped after ")
-    assert last["message"].endswith(" s, 0 unfinished")
-    assert (last["took_s"] < 30, last["unfinished"]) == (True, 0)
+    assert last["message"].endswith(" s, 0 unfinished: SIGTERM")
+    assert (last["event"], last["why"], last["unfinished"]) == ("process.stopped", "SIGTERM", 0)
+    assert 0 <= last["seconds"] < 30
     dev.terminate()
     assert dev.exited_sync() == 0

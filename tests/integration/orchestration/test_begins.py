@@ -20,8 +20,9 @@ from orchestrix.persistence.sagas.redelivered_commands import SET_ASIDE_PREFIX, 
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.state import Instance
 from orchestrix.saga.timeouts import SENT_ORDER_TOLERANCE
+from orchestrix.telemetry import log_events
 from tests.integration.orchestration.rig import Rig
-from tests.support import eventually, holds
+from tests.support import eventually, holds, logged
 
 STARTED = "evt.stepStarted"
 
@@ -214,6 +215,7 @@ async def test_a_wave_of_time_outs_is_said_once(rig: Rig, caplog: pytest.LogCapt
     said = [one.getMessage() for one in caplog.records if "timed out within a minute" in one.getMessage()]
     assert len(said) == 1
     assert "cmd.hurry" in said[0]
+    assert len(logged(caplog, log_events.SAGA_TIMEOUTS)) == 1
 
 
 async def test_history_says_when_work_began_by_its_report_or_by_its_end(rig: Rig) -> None:

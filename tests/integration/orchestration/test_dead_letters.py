@@ -25,9 +25,10 @@ from orchestrix.persistence import dead_letters
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.saga.catalog import Catalog
+from orchestrix.telemetry import log_events
 from tests.integration.orchestration.house import ADA, CATALOG, CREATE, CREATED, House, report
 from tests.servers import templates
-from tests.support import eventually, holds
+from tests.support import eventually, holds, logged
 
 MIB = 1024 * 1024
 LIMITED = {CREATE: 2, CREATED: 2}
@@ -630,6 +631,7 @@ async def test_a_failure_that_the_broker_refuses_is_in_the_log_and_its_letter_op
     assert await house.letter(letter.id) == letter
     assert (letter.redriven_at, letter.instance_id) == (None, app.id)
     (lost,) = (one for one in caplog.messages if "is lost" in one)
+    assert [one["correlation_id"] for one in logged(caplog, log_events.MESSAGE_UNSENDABLE)] == [app.correlation_id]
     assert "evt.stepFailed" in lost
     assert app.correlation_id in lost
 

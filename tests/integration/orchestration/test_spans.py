@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from orchestrix.broker.port import Outcome, Published
 from orchestrix.engine.control import Action
+from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.engine.requests import StartedSaga, StartRequest
 from orchestrix.errors import ConflictError, Unavailable
 from orchestrix.outbox import rows
@@ -338,6 +339,31 @@ async def test_a_person_s_action_is_a_trace_that_links_back(rig: Rig, spans: Rec
     assert rows[-1].trace_id == trace_of(action) != trace_of(first)
 
 
+async def test_a_person_s_redispatch_is_in_the_trace_of_the_request(rig: Rig, spans: RecordedSpans) -> None:
+    """The request links to what it sends again; what the engine sends again by itself stays in its trace."""
+    app = await begin(rig, "resent", CLIENT)
+    await sent(rig, "cmd.createGitRepo")
+    first = await ended(spans, PUBLISH_CREATE)
+    await rig.outbox_empty()
+    service = RedispatchService(rig.database, rig.relay, rig.catalog)
+    request = tracing.begin("POST /redispatch", tracing.SpanKind.SERVER)
+    with tracing.active(request):
+        assert await service.redispatch(["app"], [app.id], actor="ada", reason="lost") == 1
+    request.end()
+    await sent(rig, "cmd.createGitRepo", 2)
+    second = await ended(spans, PUBLISH_CREATE, 2)
+    assert parent_id(second) == context_of(spans.one("POST /redispatch")).span_id
+    assert links_of(spans.one("POST /redispatch")) == [("action", CLIENT[3:35], CLIENT[36:52])]
+
+    await rig.outbox_empty()
+    assert await service.redispatch(["app"], [app.id]) == 1, "without a request, as after a reset of the broker"
+    await sent(rig, "cmd.createGitRepo", 3)
+    third = await ended(spans, PUBLISH_CREATE, 3)
+    assert parent_id(third) == context_of(first).span_id
+    assert ("retry", trace_of(first), context_of(first).span_id) in links_of(third)
+    assert len({context_of(one).span_id for one in (first, third)}) == 2
+
+
 async def test_no_span_id_stands_twice_in_the_trace_of_a_client_that_acts_in_it(rig: Rig, spans: RecordedSpans) -> None:
     """A script has one trace for all that it does; what resume sends has the id of the command that was sent before."""
     app = await begin(rig, "script", CLIENT)
@@ -348,12 +374,18 @@ async def test_no_span_id_stands_twice_in_the_trace_of_a_client_that_acts_in_it(
         await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.PAUSE, "ada", "wait")))
         await rig.control.act(Action("app", app.id, ActionRequest(SagaAction.RESUME, "ada", "go on")))
     await ended(spans, PUBLISH_CREATE, 2)
+    await rig.outbox_empty()
+    request = tracing.begin("POST /redispatch", tracing.SpanKind.SERVER, context)
+    with tracing.active(request):
+        await RedispatchService(rig.database, rig.relay, rig.catalog).redispatch(["app"], [app.id])
+    request.end()
+    await ended(spans, PUBLISH_CREATE, 3)
     ids = [(trace_of(one), context_of(one).span_id) for one in spans.all]
     assert len(ids) == len(set(ids))
     pause, resume = spans.one("action pause"), spans.one("action resume")
     assert parent_id(pause) is parent_id(resume) is None
     assert links_of(pause) == [("action", CLIENT[3:35], CLIENT[36:52])]
-    assert parent_id(spans.named(PUBLISH_CREATE)[-1]) == context_of(resume).span_id
+    assert parent_id(spans.named(PUBLISH_CREATE)[1]) == context_of(resume).span_id
 
 
 async def test_an_action_in_another_trace_is_part_of_that(rig: Rig, spans: RecordedSpans) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from orchestrix import Executor, clock
 from orchestrix.clock import SystemSource
-from tests.support import eventually, free_port, holds
+from orchestrix.telemetry import log_events
+from tests.support import eventually, free_port, holds, logged
 
 from .fake_admin import (
     ACCEPTS,
@@ -158,6 +159,7 @@ async def test_the_next_admin_takes_over_in_the_same_heartbeat_and_keeps_it(
     (line,) = lines(caplog)
     assert f"registered at {second.url} instead" in line
     assert first.url in line
+    assert len(logged(caplog, log_events.EXECUTOR_REGISTERED)) == 1
 
 
 @pytest.mark.req("S2-31")
@@ -219,6 +221,7 @@ async def test_it_starts_without_any_admin_and_registers_when_one_comes(
         assert f"executor shop at {ADDRESS}: no admin accepts its heartbeats" in line
         assert f"{first.url}: Connection refused; {second.url}: Connection refused" in line
         assert "retrying every 0.1 s" in line
+        assert len(logged(caplog, log_events.EXECUTOR_FAILED)) == 1
         await second.start()
         await second.has(1)
 

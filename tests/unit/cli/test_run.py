@@ -228,7 +228,7 @@ def test_serve_has_all_roles_and_settings_by_default(served: Shell, runtime: Run
     [call] = runtime.calls
     assert call.roles == {"api", "orchestrator", "coordinator"}
     assert (call.settings.database_url, call.broker_url()) == (DATABASE, BROKER)
-    assert [json.loads(line)["message"] for line in answer.out.splitlines()] == ["ready", "stopped"]
+    assert [json.loads(line)["event"] for line in answer.out.splitlines()] == ["process.ready", "process.stopped"]
     assert "secret" not in answer.out
 
 
@@ -325,7 +325,8 @@ def test_a_worker_is_called_alike_on_the_wire_and_in_each_line_of_its_log(served
     [call] = runtime.calls
     assert re.fullmatch("anna-[0-9a-f]{8}", call.name)
     lines = [json.loads(line) for line in answer.out.splitlines()]
-    assert [(line["message"], line["worker_id"], line["node_id"]) for line in lines] == [("ready", call.name, "anna")]
+    assert [line["event"] for line in lines] == ["process.ready", "process.stopped"]
+    assert {(line["worker_id"], line["node_id"]) for line in lines} == {(call.name, "anna")}
 
 
 def test_a_worker_runs_the_jobs_that_it_is_told(served: Shell, runtime: Runtime) -> None:

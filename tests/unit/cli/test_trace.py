@@ -22,6 +22,7 @@ class Api:
         self.instance: dict[str, Any] = {"id": 1, "key": "A-1", "state": "COMPLETED", "traceId": A}
         self.history: list[str | None] = [A]
         self.traces: dict[str, list[dict[str, Any]]] = {A: [span(1, None, "first", 0, 10)]}
+        self.none = NOT_HERE
         self.asked: list[str] = []
 
     def document(self, path: str) -> dict[str, Any]:
@@ -30,7 +31,7 @@ class Api:
             return self.instance
         found = self.traces.get(path.removeprefix("/traces/"))
         if found is None:
-            raise NotFound(NOT_HERE if path.startswith("/traces/") else "no such instance")
+            raise NotFound(self.none if path.startswith("/traces/") else "no such instance")
         return {"traceId": path.removeprefix("/traces/"), "spans": found}
 
     def page(self, path: str, query: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +97,11 @@ def test_where_no_trace_is_kept_the_api_says_where_to_look(api: Api, shell: Shel
     assert answer.code != 0
     assert NOT_HERE.rstrip(".") in answer.err
     assert answer.out == ""
+
+
+def test_the_only_trace_is_named_in_full_where_it_is_unknown(api: Api, shell: Shell) -> None:
+    api.traces, api.none = {}, f"There is no trace {A} here"
+    assert f"There is no trace {A} here" in shell("trace", "1", "--saga", "order").err
 
 
 def test_without_any_trace_it_says_what_to_install(api: Api, shell: Shell) -> None:

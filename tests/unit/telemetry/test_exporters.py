@@ -280,3 +280,14 @@ print(found)
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert [one["name"] for one in LocalTraces(path).spans(done.stdout.strip())] == ([] if own else ["theirs"])
+
+
+def test_it_is_known_what_to_change_where_no_spans_are_made(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = "`orchestrix dev` keeps traces by itself, others need OTEL_EXPORTER_OTLP_ENDPOINT"
+    assert exporters.what_to_change() == settings
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
+    assert exporters.what_to_change() == f"install orchestrix-sagas[otel] and start again; {settings}"
+    environment.set(OTEL_SDK_DISABLED="true")
+    assert exporters.what_to_change() == "unset OTEL_SDK_DISABLED and start again"

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from orchestrix.config.settings import LogSettings
-from orchestrix.telemetry import logs
+from orchestrix.telemetry import logs, tracing
 from orchestrix.telemetry.correlation import correlated, correlation_id
+from orchestrix.telemetry.trace_context import TraceContext
+from orchestrix.telemetry.tracing import ForwardedContext
 from tests.unit.cli.shell import logging_kept
 
 log = logging.getLogger("orchestrix.test")
@@ -247,3 +249,31 @@ def test_each_line_of_a_worker_has_its_id() -> None:
     logs.setup(LogSettings(), node="n1", role="worker", worker="n1-4373c6fb", stream=out)
     log.info("a", extra={"worker_id": "of somebody else"})
     assert (line(out)["node_id"], line(out)["worker_id"]) == ("n1", "n1-4373c6fb")
+
+
+SPAN = TraceContext(f"00-{'a' * 32}-{'1' * 16}-03")
+OTHER = TraceContext(f"00-{'b' * 32}-{'2' * 16}-00")
+NAMES = ("trace_id", "span_id", "trace_flags")
+
+
+def test_a_line_names_the_span_that_is_active() -> None:
+    out = started(io.StringIO())
+    with tracing.active(ForwardedContext(SPAN)):
+        log.info("inside")
+    log.info("outside")
+    inside, outside = lines(out)
+    assert [inside[name] for name in NAMES] == ["a" * 32, "1" * 16, "03"]
+    assert not set(NAMES) & set(outside)
+
+
+def test_the_trace_that_a_line_is_given_counts_before_the_active_one() -> None:
+    out = started(io.StringIO())
+    with tracing.active(ForwardedContext(SPAN)):
+        log.info("of another", extra=OTHER.log_fields)
+    assert [line(out)[name] for name in NAMES] == ["b" * 32, "2" * 16, "00"]
+
+
+def test_a_readable_line_leaves_out_what_only_programs_read() -> None:
+    out = started(io.StringIO(), format="pretty")
+    log.info("x", extra=SPAN.log_fields)
+    assert out.getvalue().endswith(f"x  trace_id={'a' * 32}\n")

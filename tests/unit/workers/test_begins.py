@@ -11,8 +11,9 @@ import pytest
 
 from orchestrix import Command, Context, clock
 from orchestrix.broker.port import Outcome, Outgoing, Published
+from orchestrix.telemetry import log_events
 from tests.fakes.time import Shifted
-from tests.support import eventually, holds
+from tests.support import eventually, holds, logged
 
 from .rig import CREATE, Rig, command
 from .test_worker import Gate, make
@@ -131,12 +132,14 @@ async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_clo
     told = [one.message for one in caplog.records if "its slot is blocked" in one.message]
     assert len(told) == 2
     assert "slots left: 0 of 2" in told[1]
+    assert [one["correlation_id"] for one in logged(caplog, log_events.HANDLER_STUCK)] == ["c-1", "c-2"]
     assert not rig.broker.queue(CREATE).unacked, "nothing that is over stays in hand"
     rig.send(3)
     await holds(lambda: len(rig.broker.queue(CREATE).ready) == 1, during=0.1, message="others get it")
     stuck.set()
     await rig.settled()
     assert (sorted(begun), worker.counts.done) == ([1, 2, 3], 3)
+    assert len(logged(caplog, log_events.HANDLER_ENDED_LATE)) == 2
 
 
 async def test_what_ends_after_its_place_was_lost_is_acknowledged_once(

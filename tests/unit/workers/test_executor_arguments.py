@@ -12,6 +12,7 @@ import pytest
 from orchestrix import Executor, clock
 from orchestrix.testing.simulation.virtual_time import START_S, VirtualClock, VirtualLoop, elapse
 from orchestrix.worker.executor.admins import AdminFailure, AdminResult, Admins
+from orchestrix.worker.executor.arguments import checked_listen
 from orchestrix.worker.executor.executor import REGISTER
 from orchestrix.worker.executor.urls import admin_urls, executor_address
 
@@ -219,3 +220,42 @@ def test_an_error_of_ours_ends_no_heartbeats(
     recorded.raises = KeyError("a bug")
     assert times(loop, recorded, 65.0) == [0.0, 30.0, 60.0]
     assert [one.exc_info is not None for one in caplog.records] == [True] * 3
+
+
+def nothing(context: Any) -> None:
+    """A function without `@job`."""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"listen": "9999"}, "listen .*write host:port"),
+        ({"listen": "0.0.0.0:0"}, "listen"),
+        ({"listen": "0.0.0.0:65536"}, "listen"),
+        ({"listen": "http://0.0.0.0:9999"}, "listen"),
+        ({"listen": 9999}, "listen"),
+        ({"slots": 0}, "slots 0"),
+        ({"slots": True}, "slots"),
+        ({"slots": 10_001}, "slots"),
+        ({"stop_timeout": 0}, "stop_timeout"),
+        ({"listen": "0.0.0.0:9999", "jobs": []}, "no function with @job"),
+        ({"listen": "0.0.0.0:9999", "jobs": [nothing]}, "has no @job above it"),
+    ],
+)
+def test_what_it_cannot_serve_by_is_refused(options: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        made(**options)
+
+
+@pytest.mark.parametrize(
+    ("listen", "found"),
+    [
+        ("0.0.0.0:9999", ("0.0.0.0", 9999)),
+        (":9999", ("0.0.0.0", 9999)),
+        ("[::]:9999", ("::", 9999)),
+        ("shop-1.example:1", ("shop-1.example", 1)),
+        (None, None),
+    ],
+)
+def test_where_it_listens(listen: str | None, found: tuple[str, int] | None) -> None:
+    assert checked_listen(listen) == found

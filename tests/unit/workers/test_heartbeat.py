@@ -15,6 +15,7 @@ from orchestrix.broker.topology import WORKER_HEARTBEAT
 from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError
 from orchestrix.persistence.engine import Database
+from orchestrix.telemetry import log_events
 from orchestrix.worker import heartbeat
 from orchestrix.worker.handlers import HandlerTable
 from orchestrix.worker.heartbeat import ProcessIdentity
@@ -23,7 +24,7 @@ from orchestrix.worker.jobs.runner import JobRunner
 from orchestrix.worker.worker import Worker
 from tests.fakes.broker import FakeBroker
 from tests.fakes.rows import Rows
-from tests.support import eventually
+from tests.support import eventually, logged
 
 from .jobs.house import believed
 from .rig import CATALOG, CREATE, DELETE, command
@@ -188,6 +189,7 @@ async def test_one_that_may_not_send_heartbeats_works_all_the_same_and_closes_no
     assert len(bench.post.beats) == 1, "each refusal closes the channel of the events, too"
     (warning,) = [one.getMessage() for one in caplog.records if "heartbeats" in one.getMessage()]
     assert warning == f"the broker refuses the heartbeats of this worker, so that no list shows it: {refused}"
+    assert len(logged(caplog, log_events.HEARTBEATS_REFUSED)) == 1
 
 
 async def test_one_whose_exchange_cannot_be_declared_sends_none(bench: Bench) -> None:

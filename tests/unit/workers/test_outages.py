@@ -14,12 +14,13 @@ import pytest
 from orchestrix import Command, Context
 from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing, Published, Topology
 from orchestrix.errors import OutcomeUnknown, Unavailable
+from orchestrix.telemetry import log_events
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands.in_flight import InFlightCommands
 from orchestrix.worker.commands.reporter import CommandReport, CommandReporter
 from tests.fakes.broker import FakeBroker
 from tests.fakes.time import Shifted
-from tests.support import eventually
+from tests.support import eventually, logged
 
 from .rig import CREATED, FAILED, TRACE, Rig
 
@@ -292,6 +293,7 @@ async def test_an_outage_is_told_once_and_its_end_too(rig: Rig, caplog: pytest.L
     await rig.settled()
     lines = [record.getMessage() for record in caplog.records if record.name == "orchestrix.worker"]
     assert lines == ["commands paused: the database is away", "commands resumed"]
+    assert [len(logged(caplog, event)) for event in (log_events.WORK_PAUSED, log_events.WORK_RESUMED)] == [1, 1]
 
 
 async def test_a_joined_copy_is_acknowledged_only_with_its_event(rig: Rig) -> None:

@@ -14,11 +14,12 @@ from orchestrix.broker.port import Broker
 from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.persistence.engine import Database
+from orchestrix.telemetry import log_events
 from orchestrix.worker.handlers import HandlerTable
 from orchestrix.worker.worker import Worker
 from tests.fakes.rows import Rows
 from tests.fakes.time import Shifted
-from tests.support import eventually, holds
+from tests.support import eventually, holds, logged
 
 from .rig import CATALOG, CREATED, TRACE, Rig, command
 
@@ -421,7 +422,9 @@ async def test_finished_work_is_reported_before_the_stop_is_over(rig: Rig) -> No
     assert not rig.broker.queue("cmd.createGitRepo").ready
 
 
-async def test_what_does_not_end_in_time_is_cancelled_and_goes_to_others(rig: Rig) -> None:
+async def test_what_does_not_end_in_time_is_cancelled_and_goes_to_others(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     cancelled = asyncio.Event()
 
     async def hang(context: Context, command: Command) -> None:
@@ -436,6 +439,7 @@ async def test_what_does_not_end_in_time_is_cancelled_and_goes_to_others(rig: Ri
     await worker.stop()
     assert cancelled.is_set()
     assert (rig.broker.tried, len(rig.broker.queue("cmd.createGitRepo").ready)) == ([], 1)
+    assert len(logged(caplog, log_events.WORK_ABANDONED)) == 1
 
 
 async def test_a_worker_without_commands_stops_at_once(rig: Rig) -> None:
@@ -488,3 +492,5 @@ async def test_whatever_goes_wrong_in_the_worker_itself_is_told_and_its_command_
     await eventually(lambda: rig.bodies(), deadline=15.0, message="its event")
     assert not errors
     assert "a bug" in caplog.text
+    found = logged(caplog, log_events.WORKER_ERROR)
+    assert [one["correlation_id"] for one in found] == (["c-1"] if place.endswith("invoke") else [])

@@ -42,6 +42,6 @@ class CrashNotes:
             async with asyncio.timeout(NOTE_TIMEOUT_S):
                 await self._database.run(lambda tx: redelivered_commands.put(tx, row))
         except (OrchestrixError, TimeoutError) as error:
-            LOGGER.debug("cannot store the crash note of a command: %s", error, extra=command.log_fields)
+            LOGGER.debug("cannot store the crash note of a command: %s", error, extra=command.log_fields())
             return False
         return True

@@ -11,6 +11,7 @@ from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing, Published, Topology
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import backoff
+from orchestrix.telemetry import log_events
 from orchestrix.worker.commands.delivery import DEATHS_HEADER, ISOLATED_HEADER, CommandDelivery
 from orchestrix.worker.context import LOGGER
 
@@ -90,5 +91,9 @@ class CommandRepublisher:
             try:
                 await self._broker.declare(self._topology())
             except (ConfigError, Unavailable) as error:
-                LOGGER.error("the queue of a command is missing and cannot be declared: %s", error)
+                LOGGER.error(
+                    "the queue of a command is missing and cannot be declared: %s",
+                    error,
+                    extra={"event": log_events.QUEUE_MISSING},
+                )
         await asyncio.sleep(backoff(failures))

@@ -11,6 +11,7 @@ from orchestrix.broker.port import Broker
 from orchestrix.errors import Unavailable
 from orchestrix.persistence.sagas.redelivered_commands import SET_ASIDE_PREFIX
 from orchestrix.quantities import counted
+from orchestrix.telemetry import log_events
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands.delivery import LAST_TRY_DEATHS, CommandDelivery
 from orchestrix.worker.commands.in_flight import InFlightCommands
@@ -202,7 +203,8 @@ class RedeliveryScheduler:
     async def _set_aside(self, command: CommandDelivery, reason: str, *, isolated: bool = False) -> None:
         await self._crashes.note(command, reason)
         died = counted(command.deaths, "worker")
-        LOGGER.warning("%s died while processing %s; %s", died, command.message.type, reason, extra=command.log_fields)
+        extra = command.log_fields(log_events.WORKERS_DIED)
+        LOGGER.warning("%s died while processing %s; %s", died, command.message.type, reason, extra=extra)
         await self._in_flight.set_aside([command], isolated=isolated)
 
     async def _wait_for_isolation(self, command: CommandDelivery) -> None:

@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 
 from orchestrix import JobCancelled, JobContext
+from orchestrix.telemetry import log_events
 from orchestrix.testing.simulation.virtual_time import elapse
 from orchestrix.worker.jobs.context import MAX_LOG
 from orchestrix.worker.jobs.stop_signal import StopCause, StopSignal
-from tests.support import eventually
+from tests.support import eventually, logged
 
 from .house import House
 
@@ -167,6 +168,7 @@ def test_what_is_not_awaited_says_so_with_its_place(house: House, caplog: pytest
     (line,) = [record.getMessage() for record in caplog.records if "not awaited" in record.getMessage()]
     assert line.startswith("context.log(…) was not awaited, and did nothing: write await context.log(…) (")
     assert "test_context.py, line " in line
+    assert len(logged(caplog, log_events.CALL_NOT_AWAITED)) == 1
 
 
 def test_a_job_may_keep_what_is_its_own_on_its_context(house: House) -> None:
