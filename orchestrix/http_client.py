@@ -21,6 +21,8 @@ from orchestrix.errors import Unavailable
 
 MAX_ANSWER_BYTES: Final = 65536
 """Bytes of an answer that are read; the rest is left."""
+KEPT_S: Final = 2.0
+"""Seconds for which a connection is kept without a request: less than servers keep it."""
 _LEFT: Final = "send_request_headers.started"
 """The end of the vendor's name for the event after which a part of the request may have left."""
 
@@ -78,7 +80,7 @@ class HttpClient:
                 await sending.run(await self._client(request.url))
         except TimeoutError:
             if sending.answer is None:
-                raise sending.failure(f"no answer within {round(timeout_s, 3):g} s") from None
+                raise sending.failure(f"no answer within {timeout_s:.3g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             if sending.answer is None:
                 raise sending.failure(_explain(error)) from error
@@ -109,7 +111,7 @@ class HttpClient:
             trust_env=False,
             follow_redirects=False,
             timeout=None,  # `send` limits the whole of it
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=kept),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=KEPT_S),
             headers={} if self._keep_alive else {"Connection": "close"},
         )
         client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))

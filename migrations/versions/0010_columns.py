@@ -61,6 +61,10 @@ def _hindered_index(instances: str) -> None:
     """Of the few that are hindered. MySQL has no such indexes."""
     name, few = f"ix_{instances}_hindered", sa.text("hindered_by IS NOT NULL")
     if op.get_bind().dialect.name != "mysql" and name not in _indexes(instances):
+        if op.get_bind().dialect.name == "postgresql":
+            # The lock that later revisions of this transaction need: a weaker one first, as the index takes, would be
+            # one that a node and the upgrade both wait to raise.
+            op.get_bind().exec_driver_sql(f"LOCK TABLE {instances} IN ACCESS EXCLUSIVE MODE")
         op.create_index(name, instances, ["id"], postgresql_where=few, sqlite_where=few)
 
 
