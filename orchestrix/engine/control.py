@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from orchestrix import clock, crash
@@ -100,7 +101,6 @@ class SagaControl:
             self._relay.notify()
             self._watch.committed([acted.instance])
             self._on_commit([acted.instance])
-            saga_log.changed(None, acted)
         return acted
 
     async def _write_keyed(self, tx: Transaction, action: Action, key: IdempotencyKey | None) -> ActionResult:
@@ -129,6 +129,7 @@ class SagaControl:
             acted = _traced(found, acted, span)
             await self._store(tx, pair, found, acted, action.ask)
             saga_spans.describe(span, found, acted)
+            tx.then(partial(saga_log.changed, found, acted, context=span.context))
         elif action.ask.verb is SagaAction.RETRY and not action.dry_run:
             await self._jobs.ensure(tx, [found], redispatch=True)  # its dispatch may be lost
         return acted

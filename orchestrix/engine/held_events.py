@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from orchestrix import clock, crash
@@ -182,7 +183,6 @@ class HeldEvents:
             self._relay.notify()
             self._watch.committed([outcome.instance])
             self._on_commit([outcome.instance])
-            saga_log.changed(None, outcome)
         return True
 
     async def _write(self, tx: Transaction, saga: str, id: int) -> SagaTransition | IgnoredEvent | None:
@@ -204,6 +204,7 @@ class HeldEvents:
             saga_spans.set_ignored(span, verdict.reason)
             return await self._forget(tx, held, verdict)
         saga_spans.describe(span, row, verdict)
+        tx.then(partial(saga_log.changed, row, verdict, context=span.context))
         await self._store(tx, pair, row, verdict)
         await held_events.delete(tx, [held.id])
         crash.point("held.before_commit")

@@ -112,8 +112,9 @@ def _write_change(
         "actor": row.actor if event == log_events.SAGA_CHANGED else None,
     }
     fields |= {name: value for name, value in optional.items() if value is not None}
-    text = row.step if row.kind in (STEP_SUCCEEDED, STEP_UNDONE) and row.step else row.reason
-    log.info("%s %d: %s: %s", after.saga, after.id, _verb(row), text, extra=fields)
+    verb = _verb(row)
+    text = row.step if row.kind in (STEP_SUCCEEDED, STEP_UNDONE) and row.step else row.reason.removeprefix(f"{verb}: ")
+    log.info("%s %d: %s: %s", after.saga, after.id, verb, text, extra=fields)
 
 
 def _verb(row: StateChange) -> str:

@@ -233,6 +233,7 @@ JOB_INDEXES = {
     "ix_jobs_state_created_at_id",
     "ix_jobs_state_channels_wake_at",
     "ix_jobs_state_channels_queue_wake_at",
+    "ix_jobs_state_channels_executor_group_wake_at",
 }
 """Each finds the live jobs by their state, and reads no others."""
 
