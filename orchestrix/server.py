@@ -92,6 +92,7 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
             drain_requester=node.cluster.drain_requester,
             timetable=node.schedules,
             registry=node.registry,
+            reports=node.jobs.reports,
             health=node.health,
             version=VERSION,
             silent=node.context.settings.jobs.silent,

@@ -18,6 +18,7 @@ from orchestrix.api.deadlines.routes import operations as deadlines
 from orchestrix.api.dependencies import ApiContext
 from orchestrix.api.guards.auth import Authenticator
 from orchestrix.api.health.routes import operations as health
+from orchestrix.api.jobs.reports import operations as reports
 from orchestrix.api.jobs.routes import operations as jobs
 from orchestrix.api.middleware import GZIP_FROM, ApiMiddleware, CrossOrigin
 from orchestrix.api.openapi import document as openapi
@@ -38,6 +39,7 @@ from orchestrix.saga.definition import RESERVED
 OWN: Final = (
     sagas.catalogue,
     jobs,
+    reports,
     schedules,
     registry,
     cluster,

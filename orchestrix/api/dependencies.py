@@ -19,6 +19,7 @@ from orchestrix.engine.explain.stuck import StuckSagas
 from orchestrix.engine.requests import IdempotencyKey, Keyed, Repeated, StartRequest, StartResult
 from orchestrix.jobs.cancellation import JobCanceller
 from orchestrix.jobs.change_notifier import JobChangeNotifier
+from orchestrix.jobs.executors.reports import ExecutorReports
 from orchestrix.jobs.retry import JobRetrier
 from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.lifecycle import Health
@@ -117,6 +118,7 @@ class ApiContext:
     drain_requester: DrainRequester
     timetable: ScheduleService
     registry: ExecutorRegistry
+    reports: ExecutorReports
     health: Health
     version: str
     silent: float

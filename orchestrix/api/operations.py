@@ -117,6 +117,8 @@ class Operation:
     public: bool = False
     executors: bool = False
     """Whether the tokens of executors open it too."""
+    own_token: bool = False
+    """Whether it has a token of its own, which the handler checks, and no other opens it."""
 
 
 class Operations:
@@ -206,7 +208,11 @@ def _endpoint(context: ApiContext, authenticator: Authenticator, one: Operation)
 
     async def endpoint(request: Request) -> Response:
         call = Call(
-            context, authenticator, request, ANONYMOUS if one.public else authenticator.admit(request), one.status
+            context,
+            authenticator,
+            request,
+            ANONYMOUS if one.public or one.own_token else authenticator.admit(request),
+            one.status,
         )
         given: list[Any] = [call]
         raw = request.scope["query_string"]

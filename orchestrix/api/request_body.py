@@ -37,6 +37,12 @@ async def read_object(request: Request) -> dict[str, Any]:
     raise Problem("malformed_json", _malformed(reason, body))
 
 
+async def read_raw(request: Request) -> bytes:
+    """The body as it came, which says that it is JSON. Raises `Problem` 415."""
+    _check_type(request)
+    return await request.body()
+
+
 _REFUSALS: Final = {
     "not-utf8": "The body is not UTF-8, which is the only encoding that is read.",
     "too-deep": f"The body is nested too deeply: {MAX_NESTING} levels of objects and arrays are the most.",

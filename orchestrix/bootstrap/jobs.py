@@ -11,6 +11,7 @@ from orchestrix.bootstrap.factories import Connect
 from orchestrix.broker.topology import jobs_topology
 from orchestrix.jobs.cancellation import JobCanceller, StopPublisher
 from orchestrix.jobs.change_notifier import JobChangeNotifier
+from orchestrix.jobs.executors.reports import ExecutorReports
 from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies
 from orchestrix.jobs.leader_notifier import LeaderNotifier
 from orchestrix.jobs.rescue.dead_dispatches import DeadDispatchHandler
@@ -43,6 +44,7 @@ class NodeJobs:
     canceller: JobCanceller
     retrier: JobRetrier
     steps: StepJobs
+    reports: ExecutorReports
 
 
 def make_notifiers(node: NodeContext, is_here: Callable[[str], bool]) -> JobNotifiers:
@@ -72,6 +74,7 @@ def assemble_jobs(node: NodeContext, notifiers: JobNotifiers) -> NodeJobs:
         JobCanceller(node.database, stops.publish, on_change, sent, due),
         JobRetrier(node.database, on_change, due),
         StepJobs(due, stop=stops.publish, sent=sent, on_change=on_change),
+        ExecutorReports(node.database, node.broker),
     )
 
 

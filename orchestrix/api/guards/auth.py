@@ -46,6 +46,16 @@ def actor(request: Request, tokens: Mapping[str, str]) -> str:
     return holders[0]
 
 
+def token_of(request: Request) -> str:
+    """The token that the request carries; empty, which no token is, without one."""
+    return _secret(request.headers.getlist("authorization") or [""])
+
+
+def invalid_token() -> Problem:
+    """401 for a token that does not open this."""
+    return _unauthorized("Invalid token.", 'Bearer error="invalid_token"')
+
+
 class Authenticator:
     """Lets in who has a token, and limits the guesses of an address.
 

@@ -94,6 +94,7 @@ PATH: Final[Mapping[str, Schema]] = {
     "app": {"type": "string", "pattern": NAME, "minLength": 1, "maxLength": 200, "description": "The app's name."},
     "id": {"type": "integer", "format": "int64", "minimum": 1},
     "job": {"type": "string", "format": "uuid"},
+    "history": {"type": "string", "format": "uuid"},
     "letter": {"type": "string", "format": "uuid"},
     "trace": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
     "node": {"type": "string", "minLength": 1, "maxLength": 100, "description": "Its id or its name."},

@@ -48,6 +48,7 @@ from orchestrix.errors import ConflictError, NotFound
 from orchestrix.jobs.cancellation import JobCanceller
 from orchestrix.jobs.change_notifier import JobChangeNotifier
 from orchestrix.jobs.events import StopRequest
+from orchestrix.jobs.executors.reports import ExecutorReports
 from orchestrix.jobs.retry import JobRetrier
 from orchestrix.jobs.submission import JobSubmitter
 from orchestrix.lifecycle import Health
@@ -302,6 +303,7 @@ class World:
             drain_requester=DrainRequester(self.database, self.broker),
             timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
             registry=self.registry,
+            reports=ExecutorReports(self.database, self.broker),
             health=self.health,
             version="1.2.3",
             resources=self.resources,
