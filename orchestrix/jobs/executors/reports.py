@@ -10,8 +10,8 @@ from orchestrix import clock
 from orchestrix.broker.port import Broker, Outcome, Outgoing
 from orchestrix.broker.published_spans import end_publish_spans
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
-from orchestrix.domain.executor_reports import judge
 from orchestrix.domain.jobs import AttemptStatus, JobRow
+from orchestrix.domain.registry.executor_reports import judge
 from orchestrix.errors import Invalid, Unavailable
 from orchestrix.jobs import spans
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
