@@ -77,7 +77,11 @@ def timeout_ending(job: JobRow, workers: QueueWorkers) -> AttemptEnding:
     """The ending of the attempt whose time is over, given the known workers of its queue."""
     if job.state != DISPATCHED:
         return execution_timeout(job)
-    message = f"timed out before a worker started it: {_no_worker(job, workers)}"
+    if job.queue is None:
+        called = "no executor was called" if job.address is None else f"the executor at {job.address} was called"
+        message = f"timed out before an executor of group {job.executor_group} began it: {called}"
+    else:
+        message = f"timed out before a worker started it: {_no_worker(job, workers)}"
     return replace(ATTEMPT_TIMED_OUT, error={"type": TIMEOUT, "message": message})
 
 
@@ -124,6 +128,8 @@ def wait_reason(job: JobRow, now: datetime, context: DiagnosisContext, problem: 
             "no_leader", f"no leader elected ({_UNLED[job.state]})", "start a node with `orchestrix serve`"
         )
     led = now - context.led_since
+    if job.queue is None and job.state != PENDING:
+        return _no_executor(job, now)
     if job.state == PENDING:
         return _unsent(job, led, context.workers)
     workers = (
@@ -161,7 +167,7 @@ def _missed(limit: float) -> timedelta:
 def _unsent(job: JobRow, led: timedelta, workers: QueueWorkers) -> WaitReason:
     if led <= DISPATCH_GRACE:
         return WaitReason("leader_is_new", f"{_begun(led)} and will dispatch it soon")
-    if not workers.known:
+    if not workers.known and job.queue is not None:
         most = "a queue gets only a part of jobs.max_live before workers start its jobs"
         missing = _no_worker(job, workers)
         return replace(missing, cause=f"not dispatched yet: {most}, and {missing.cause}")
@@ -211,18 +217,20 @@ def unserved(queue: str, now: datetime, context: DiagnosisContext) -> tuple[str,
 
 
 def _no_worker(job: JobRow, workers: QueueWorkers) -> WaitReason:
-    if job.queue is None:
-        return _no_executor(job)
-    how, more = _served(job.queue, workers)
+    how, more = _served(job.queue or "", workers)
     code = "busy_workers" if workers.known else "no_worker"
     return WaitReason(code, how, f"start {more} with `orchestrix worker --job-queue {job.queue}`")
 
 
-def _no_executor(job: JobRow) -> WaitReason:
+def _no_executor(job: JobRow, now: datetime) -> WaitReason:
     see = f"see `orchestrix registry show {quote(job.executor_group or '')}`"
     if job.address is None:
         return WaitReason("not_called", f"no executor of group {job.executor_group} has been called", see)
-    return WaitReason("executor_silent", f"the executor at {job.address} was called and has not begun it", see)
+    if job.state == RUNNING and job.worker_beat_at is not None:
+        seconds = duration(int((now - job.worker_beat_at).total_seconds()))
+        cause = f"the executor at {job.address} has sent nothing for {seconds}"
+        return WaitReason("silent_executor", cause, "wait, its owner asks it, and gives the attempt up if it is lost")
+    return WaitReason("executor_waits", f"the executor at {job.address} was called and has not begun it", see)
 
 
 def _served(queue: str, workers: QueueWorkers) -> tuple[str, str]:

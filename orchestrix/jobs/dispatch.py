@@ -87,7 +87,7 @@ class JobDispatcher:
             [(before.version, one.job) for before, one in zip(due, moved, strict=True)],
             [one.attempt for one in moved if one.attempt is not None],
         )
-        rows = [row for one in moved for row in _dispatch_messages(one.job, now)]
+        rows = [row for one in moved for row in dispatch_messages(one.job, now)]
         await outbox.insert(tx, rows, claimed_by=self._relay.node, lease_s=self._relay.lease)
         await leases.check_fence(tx, self._fence)
         crash.point("jobs.dispatch.before_commit")
@@ -99,6 +99,10 @@ class JobDispatcher:
         return IDLE_POLL_INTERVAL_S if due is None else min(due, IDLE_POLL_INTERVAL_S)
 
 
-def _dispatch_messages(job: JobRow, now: datetime) -> list[OutboxRow]:
-    """The job dispatch for the worker, and beside it, for it declares the same queues, the request for an owner."""
-    return [outbox_rows.dispatch(job, now), *([outbox_rows.assigned(job, now)] if job.owner is None else [])]
+def dispatch_messages(job: JobRow, now: datetime) -> list[OutboxRow]:
+    """The job dispatch for the worker, and beside it, for it declares the same queues, the request for an owner.
+
+    No worker gets a job for a group: its owner calls an executor.
+    """
+    dispatch = [] if job.queue is None else [outbox_rows.dispatch(job, now)]
+    return [*dispatch, *([outbox_rows.assigned(job, now)] if job.owner is None else [])]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrix.broker.port import Broker
+from orchestrix.broker.port import Broker, LinkState
 from orchestrix.config.settings import ClusterSettings, JobsSettings
 from orchestrix.domain.handoff import SHUTDOWN, HandoffLimits
 from orchestrix.domain.leases import Fence
@@ -17,6 +17,8 @@ from orchestrix.errors import RetryableError
 from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
+from orchestrix.jobs.executors.caller import ExecutorCaller
+from orchestrix.jobs.executors.port import ExecutorCalls
 from orchestrix.jobs.log_lines import LogLimit
 from orchestrix.jobs.ownership.handoff_publisher import JobHandoffAckListener, JobHandoffPublisher
 from orchestrix.jobs.ownership.handoff_subscriber import JobHandoffSubscriber
@@ -60,7 +62,7 @@ class JobDependencies:
 
     `control` is a connection with the topology of jobs; `open_link` makes further ones for the channels of jobs.
     `notify_leader` notifies whoever waits for a job that may begin or that has ended, besides the dispatcher of this
-    node; `on_job_change` is notified of jobs that have changed here.
+    node; `on_job_change` is notified of jobs that have changed here. Without `executors` none is called.
     """
 
     database: Database
@@ -72,6 +74,7 @@ class JobDependencies:
     signals: JobSignals = field(default_factory=JobSignals)
     notify_leader: Callable[[], None] = lambda: None
     on_job_change: Callable[[Iterable[str]], None] = lambda ids: None
+    executors: ExecutorCalls | None = None
 
 
 @dataclass(slots=True)
@@ -109,7 +112,9 @@ class JobCoordinator:
             database, node, stop=publish_stops, notify_leader=notify_leader, on_change=on_change, sent=sent, limit=limit
         )
         self.owned_jobs = OwnedJobs(database, self.events, node, dependencies.open_link)
-        self.handoff_subscriber = JobHandoffSubscriber(database, control, self.owned_jobs, node)
+        caller = self._caller()
+        on_taken = caller.wake if caller is not None else _nothing
+        self.handoff_subscriber = JobHandoffSubscriber(database, control, self.owned_jobs, node, on_taken)
         acks = JobHandoffAckListener(control, node)
         limits = HandoffLimits(tuned.handoff_ack, tuned.handoff_retries, tuned.handoff_hard)
         self.handoff_publisher = JobHandoffPublisher(database, control, self.owned_jobs, acks, node, limits)
@@ -133,9 +138,26 @@ class JobCoordinator:
                 self.handoff_subscriber,
                 self.reconcile,
                 self_fencing,
+                *([] if caller is None else [caller]),
                 self.rebalance,
                 PeriodicDuty("drain requests", self._check_drain_request, dependencies.signals.drain_requested),
             ]
+        )
+
+    def _caller(self) -> ExecutorCaller | None:
+        """What calls executors for the attempts that this node owns, if it has what it needs for that."""
+        dependencies, control = self.dependencies, self.dependencies.control
+        if dependencies.executors is None:
+            return None
+        return ExecutorCaller(
+            dependencies.database,
+            self.node,
+            dependencies.executors,
+            consume=self.owned_jobs.consume,
+            listens=lambda: control.state is LinkState.UP and control.blocked is None,
+            notify_leader=self.notify_leader,
+            on_change=dependencies.on_job_change,
+            sent=dependencies.relay.notify,
         )
 
     @property
@@ -224,6 +246,10 @@ class JobCoordinator:
                 _run_after("lost dispatch detector", lost.run_once, LOST_DISPATCH_DELAY_S),
             ]
         )
+
+
+def _nothing() -> None:
+    """There is no listener."""
 
 
 def _run_after(name: str, run_once: Callable[[], Awaitable[float]], seconds: float) -> DelayedService:

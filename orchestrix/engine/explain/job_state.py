@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any, Final
 
 from orchestrix.domain.job_diagnosis import DiagnosisContext, WaitReason, wait_reason
@@ -67,6 +68,9 @@ def explain(facts: JobStateFacts) -> JobExplanation:
     return JobExplanation(code, sentence, action, since.get(job.state, job.finished_at), next_at)
 
 
+_SERVE: Final = {False: "Start a worker with", True: "See which executors there are with"}
+
+
 def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
     code, again = job.state.lower(), _again(job)
@@ -76,7 +80,7 @@ def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
         return code, f"{_cancelled(facts)}.", f"Nothing to do; if that was a mistake, {again}."
     sentence = f"{'Timed out' if job.state == TIMED_OUT else 'Failed'} in attempt {job.attempt} ({_left(job)})"
     if job.state == TIMED_OUT and job.started_at is None:
-        return code, f"{sentence}: {_error(job)}.", f"Start a worker with `{_worker(job)}`, then {again}."
+        return code, f"{sentence}: {_error(job)}.", f"{_SERVE[job.queue is None]} `{_worker(job)}`, then {again}."
     return code, f"{sentence}: {_error(job)}.", f"See `orchestrix jobs logs {job.id}`, fix the cause, then {again}."
 
 
@@ -119,6 +123,10 @@ def _pending(facts: JobStateFacts) -> tuple[str, str, str]:
 
 def _dispatched(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
+    if job.queue is None:
+        called = f"was given to the executor at {job.address}, which has not begun it"
+        at = called if job.address is not None else f"waits until an executor of group {job.executor_group} is called"
+        return "dispatched", f"Attempt {job.attempt} {at}{_limit(facts)}.", f"Wait, or {_cancel(job)}."
     sentence = f"Attempt {job.attempt} was sent to queue {job.queue}; no worker has started it yet{_limit(facts)}."
     return "dispatched", sentence, f"Wait, or {_cancel(job)}."
 
@@ -166,6 +174,9 @@ def _cancel(job: JobRow) -> str:
 
 
 def _worker(job: JobRow) -> str:
+    """The command that shows or starts who would begin it."""
+    if job.queue is None:
+        return f"orchestrix registry show {quote(job.executor_group or '')}"
     return f"orchestrix worker --job-queue {job.queue}"
 
 

@@ -10,8 +10,8 @@ from orchestrix import clock
 from orchestrix.broker.port import Broker, Outcome, Outgoing
 from orchestrix.broker.published_spans import with_spans
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
-from orchestrix.domain.executor_reports import judge
 from orchestrix.domain.jobs import AttemptStatus, JobRow
+from orchestrix.domain.registry.executor_reports import judge
 from orchestrix.errors import Invalid, Unavailable
 from orchestrix.jobs import spans
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
@@ -90,7 +90,7 @@ class ExecutorReports:
     async def _send(self, job: JobRow, messages: Sequence[Outgoing]) -> list[Outgoing]:
         """Those that no queue was there for, and all behind them: a line must not overtake another one."""
         made_by = tracing.current_context() or spans.context_of(job)
-        begun = [_begin_publish(one, made_by) for one in messages]
+        begun = [_begin_publish(job, one, made_by) for one in messages]
         carrying = [_carrying(one, span) for one, span in zip(messages, begun, strict=True)]
         results = await with_spans(self._broker.publish(carrying, PUBLISH_TIMEOUT_S), begun)
         first = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(results))
@@ -103,9 +103,9 @@ class ExecutorReports:
         raise Unavailable(f"the broker has not confirmed the report: {results[first].detail}")
 
 
-def _begin_publish(message: Outgoing, made_by: TraceContext | None) -> Span:
+def _begin_publish(job: JobRow, message: Outgoing, made_by: TraceContext | None) -> Span:
     """The span of a status; lines have none, as those of workers."""
-    if message.type != STATUS:
+    if message.type != STATUS or made_by is None or not made_by.sampled or not tracing.enabled():
         return tracing.NO_SPAN
     return messaging.begin_publish(
         "",
@@ -114,6 +114,7 @@ def _begin_publish(message: Outgoing, made_by: TraceContext | None) -> Span:
         made_by,
         correlation_id=message.correlation_id,
         template=spans.STATUS_TEMPLATE,
+        attributes=spans.attributes_of(job),
     )
 
 

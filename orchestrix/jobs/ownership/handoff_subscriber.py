@@ -108,11 +108,20 @@ class OwnerlessJobsQueue:
 class JobHandoffSubscriber:
     """Takes new jobs, and those that other nodes hand off: stores itself as the owner, consumes, then answers.
 
-    Taking is a compare-and-set, so that of two nodes that receive the same job one becomes the owner.
+    Taking is a compare-and-set, so that of two nodes that receive the same job one becomes the owner. `on_taken` is
+    called when jobs may have been taken.
     """
 
-    def __init__(self, database: Database, broker: Broker, owned_jobs: OwnedJobs, node: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        owned_jobs: OwnedJobs,
+        node: str,
+        on_taken: Callable[[], None] = lambda: None,
+    ) -> None:
         self._database = database
+        self._on_taken = on_taken
         self._broker = broker
         self._owned_jobs = owned_jobs
         self._node = node
@@ -182,6 +191,7 @@ class JobHandoffSubscriber:
         crash.point("jobs.take.after_commit")
         for job in taken:
             await self._owned_jobs.consume(job.id, job.owner_epoch)
+        self._on_taken()
 
     async def _write_new(self, wanted: Sequence[str], tx: Transaction) -> list[JobRow]:
         """Those without owner, as they are now; and those that are this node's already."""

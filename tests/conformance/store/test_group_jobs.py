@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from sqlalchemy import update
 
 from orchestrix.broker.topology import dispatch_queue
@@ -13,11 +14,15 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.dispatch_capacity import OpenJobs, target_of
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
+from orchestrix.domain.registry.executor_calls import called
+from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import job_admission, job_predicates, job_queues, jobs
+from orchestrix.persistence.jobs import executor_jobs, job_admission, job_predicates, job_queues, jobs
+from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
 from orchestrix.persistence.tables import nodes as node_table
-from tests.conformance.store.test_jobs import dispatched, inserted, now, pending, running, stored
+from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
+from tests.integration.jobs.rows import joined
 
 SHOP, REPORTS = target_of(None, "shop"), target_of(None, "reports")
 
@@ -70,12 +75,16 @@ async def test_open_jobs_of_a_group_count_as_served(database: Database) -> None:
 
 async def test_no_rule_about_workers_applies_to_it(database: Database) -> None:
     job = await dispatched(database, **routed())
-    work = await running(database, **routed())
+    await joined(database, "a")
+    work = await owned(database, "a", await running(database, **routed()))
     async with database.read() as connection:
         assert await job_queues.not_started_counts(connection) == {}
         assert await job_queues.named(connection) == set()
         context = await job_queues.diagnosis_context(connection, [job, work], 30.0)
         assert not (await job_predicates.jobs_to_rescue(connection, 0.0, 15.0, None)).silent
+    await owned(database, "a", await running(database, queue="q"))
+    async with database.read() as connection:
+        assert (await job_predicates.jobs_to_rescue(connection, 0.0, 15.0, None)).silent
     assert set(context) == {job.id, work.id}
     assert context[job.id].workers.known == 0
     assert dispatch_queue("q") not in (str(job.queue), str(work.queue))
@@ -101,3 +110,78 @@ async def test_all_nodes_have_one_report_key_and_a_clone_another(database: Datab
     async with database.begin() as tx:
         await clone_rows.finish(tx, "another")
     assert await installation.report_key(database) != first
+
+
+async def at_work(database: Database, node: str, **more: Any) -> tuple[JobRow, OwnedAttempt]:
+    """A job for a group that a node owns, and its attempt as the node finds it."""
+    job = await owned(database, node, await dispatched(database, **routed(**more)))
+    async with database.read() as connection:
+        [attempt] = [one for one in await executor_jobs.owned(connection, node, 100) if one.job_id == job.id]
+    return job, attempt
+
+
+async def given(database: Database, node: str, attempt: OwnedAttempt, address: str) -> JobRow | None:
+    async with database.begin() as tx:
+        job = await executor_jobs.lock_own(tx, node, attempt)
+        if job is not None:
+            await executor_jobs.give(tx, job, called(job, address, database.now()))
+        return job
+
+
+async def test_a_node_finds_its_own_attempts_for_groups(database: Database) -> None:
+    job, attempt = await at_work(database, "a")
+    await at_work(database, "b")
+    await owned(database, "a", await dispatched(database, queue="q"))
+    await owned(database, "a", await running(database, queue="q"))
+    assert (attempt.job_id, attempt.history_id, attempt.owner_epoch) == (job.id, job.history_id, 1)
+    assert (attempt.state, attempt.address, attempt.called_at, attempt.cancel_reason) == (
+        "DISPATCHED",
+        None,
+        None,
+        None,
+    )
+    async with database.read() as connection:
+        assert await executor_jobs.owned(connection, "a", 100) == [attempt]
+        assert await executor_jobs.owned(connection, "c", 100) == []
+
+
+async def test_the_address_is_stored_in_the_job_and_in_its_attempt_before_the_call(database: Database) -> None:
+    job, attempt = await at_work(database, "a")
+    assert await given(database, "a", attempt, "http://a:1") is not None
+    stored_job = await now(database, job)
+    async with database.read() as connection:
+        [tried] = await jobs.attempts(connection, job.id)
+    assert (stored_job.address, tried.address) == ("http://a:1", "http://a:1")
+    assert stored_job.called_at is not None
+    assert stored_job.called_at == tried.called_at
+
+
+async def test_only_the_owner_of_that_epoch_gives_that_attempt_to_an_executor(database: Database) -> None:
+    job, attempt = await at_work(database, "a")
+    assert await given(database, "b", attempt, "http://a:1") is None
+    await owned(database, "a", job)  # the same node, in a later epoch: what it read before is obsolete
+    assert await given(database, "a", attempt, "http://a:1") is None
+    job, attempt = await at_work(database, "a")
+    lost = rules.ended(job, replace(rules.WORKER_SILENT, counts=False), database.now(), 0.5)
+    again = rules.dispatched(await stored(database, job, lost), "h-2", database.now())
+    await stored(database, lost.job, again)
+    assert await given(database, "a", attempt, "http://a:1") is None
+    assert (await now(database, job)).address is None
+
+
+async def test_what_has_begun_or_was_cancelled_is_not_called(database: Database) -> None:
+    job, attempt = await at_work(database, "a")
+    await stored(database, job, rules.cancelled(job, "no", database.now()))
+    assert await given(database, "a", attempt, "http://a:1") is None
+    begun = await owned(database, "a", await running(database, **routed()))
+    assert await given(database, "a", replace(attempt, job_id=begun.id, history_id=str(begun.history_id)), "x") is None
+
+
+async def test_two_owners_at_once_store_one_address(database: Database) -> None:
+    job, attempt = await at_work(database, "a")
+    first = await given(database, "a", attempt, "http://a:1")
+    assert first is not None
+    with pytest.raises(ConflictError):
+        async with database.begin() as tx:
+            await executor_jobs.give(tx, first, called(first, "http://b:1", database.now()))
+    assert (await now(database, job)).address == "http://a:1"

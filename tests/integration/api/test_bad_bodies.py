@@ -22,7 +22,8 @@ from orchestrix.saga.definition import InvalidDataError
 from .world import ORDER, SERVED_APPS, World
 
 CALLS = [*resources.operations_of(SERVED_APPS), *sagas.operations_of([APPS]), *own_operations()]
-ROUTES = [route for route in CALLS if route.body is not None]
+# What has a token of its own is tried in test_job_reports: that comes before the body.
+ROUTES = [route for route in CALLS if route.body is not None and not route.own_token]
 PATH = {
     "app": "shop",
     "id": "1",

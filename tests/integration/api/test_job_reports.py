@@ -13,8 +13,8 @@ from orchestrix import clock
 from orchestrix.broker.port import Outcome, Outgoing, Published
 from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.executor_reports import ENDED_ATTEMPT, FOREIGN_ATTEMPT, UNKNOWN_ATTEMPT
 from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
+from orchestrix.domain.registry.executor_reports import ENDED_ATTEMPT, FOREIGN_ATTEMPT, UNKNOWN_ATTEMPT
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
 from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.jobs import jobs

@@ -24,6 +24,7 @@ from orchestrix.config.settings import ClusterSettings, JobsSettings
 from orchestrix.domain.jobs import JobAttempt, JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs.cancellation import JobCanceller
+from orchestrix.jobs.executors.port import ExecutorCalls
 from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies, JobSignals
 from orchestrix.jobs.retry import JobRetrier
 from orchestrix.jobs.submission import JobRequest, JobSubmitter
@@ -75,6 +76,7 @@ class Node:
             jobs=tuned,
             signals=self.signals,
             notify_leader=plant.poke,
+            executors=plant.executors,
         )
         self.jobs = JobCoordinator(self.name, around, draining=self.draining)
         self.control = control
@@ -132,6 +134,8 @@ class Plant:
         self.workers: list[Hand] = []
         self.submitter = JobSubmitter(database, self.poke)
         self.canceller: JobCanceller | None = None
+        self.executors: ExecutorCalls | None = None
+        """By what its nodes call executors, if they do."""
 
     async def node(
         self,

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrix.domain.executor_reports import (
+from orchestrix.domain.jobs import FAILED, LOST, PENDING, RUNNING, JobAttempt, JobRow
+from orchestrix.domain.registry.executor_reports import (
     ENDED_ATTEMPT,
     FOREIGN_ATTEMPT,
     UNKNOWN_ATTEMPT,
     ReportVerdict,
     judge,
 )
-from orchestrix.domain.jobs import FAILED, LOST, PENDING, RUNNING, JobAttempt, JobRow
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HERE = "http://10.0.0.7:9999"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrix.domain.jobs import AttemptStatus, JobRow
 from orchestrix.jobs import messages, outbox_rows
+from orchestrix.jobs.dispatch import dispatch_messages
 from orchestrix.jobs.messages import HandoffOffer, WorkerHeartbeat
 from orchestrix.persistence.cluster.nodes import UNTOLD, WorkerFacts
 from orchestrix.persistence.jobs.job_logs import JobLogLine
@@ -203,3 +205,11 @@ def test_what_a_beat_tells_wrongly_of_its_process_is_not_believed_and_fits_its_c
 
 def test_a_beat_of_a_former_release_tells_nothing_of_its_process() -> None:
     assert messages.read_heartbeat(body(workerId="w", queues=["reports"], jobs=[])).facts == UNTOLD
+
+
+def test_a_job_for_a_group_has_an_owner_and_no_dispatch() -> None:
+    unowned = replace(JOB, owner=None)
+    routed = replace(unowned, queue=None, executor_group="shop")
+    queues = [[row.routing_key for row in dispatch_messages(job, NOW)] for job in (unowned, routed)]
+    assert queues == [["orchestrix.job.dispatch.reports", "orchestrix.job.assigned"], ["orchestrix.job.assigned"]]
+    assert dispatch_messages(replace(routed, owner="n-1"), NOW) == []

@@ -1,0 +1,294 @@
+"""Executor caller: calls executors for the attempts that this node owns, and finds those that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.domain import jobs as job_rules
+from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
+from orchestrix.domain.registry import executor_calls as rules
+from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
+from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
+from orchestrix.errors import ConflictError, NotFound, RetryableError
+from orchestrix.jobs import spans, step_results
+from orchestrix.jobs.executors.attempt_tokens import attempt_token
+from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
+from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.persistence.cluster import installation
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import executor_jobs, jobs
+from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
+
+log = logging.getLogger("orchestrix.jobs")
+
+POLL_INTERVAL_S: Final = 1.0
+STALL_S: Final = 5.0
+"""After such a pause between two polls this node has not listened."""
+CANCEL_INTERVAL_S: Final = 10.0
+DENIAL_INTERVAL_S: Final = 2.0
+"""Seconds after which an executor is asked again that denies an attempt: its last report may not be stored yet."""
+CALLS_LIMIT: Final = 100
+CALLS_PER_ADDRESS: Final = 4
+ATTEMPTS_LIMIT: Final = 2000
+
+
+@dataclass(slots=True)
+class _Call:
+    """What this process knows of one attempt under one epoch."""
+
+    attempt: OwnedAttempt
+    state: CallState
+    tried: list[str] = field(default_factory=list)
+    moves: bool = False
+    """Whether another address is to be picked."""
+    busy: bool = False
+    taken: bool = False
+    next_at: float = 0.0
+    denied: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class ExecutorCaller:
+    """Polls each second, and at `wake`, for attempts that this node owns.
+
+    Where an attempt is called is stored first, by compare-and-set on owner, epoch and attempt; the call follows. So
+    whoever owns the job afterwards calls the same address with the same history id, which begins nothing twice.
+    `consume` makes the queues of a job and begins to read them: the reports of its executor have somewhere to go.
+    `listens` says whether reports can arrive now.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        node: str,
+        calls: ExecutorCalls,
+        *,
+        consume: Callable[[str, int], Awaitable[None]],
+        listens: Callable[[], bool],
+        notify_leader: Callable[[], None],
+        on_change: Callable[[Iterable[str]], None],
+        sent: Callable[[], None],
+    ) -> None:
+        self._database, self._node, self._client, self._pick = database, node, calls.client, calls.pick
+        self._timings, self._callbacks = calls.timings, calls.callbacks
+        self._consume, self._listens = consume, listens
+        self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
+        self._calls: dict[tuple[str, int], _Call] = {}
+        self._slots = asyncio.Semaphore(CALLS_LIMIT)
+        self._slots_of = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(CALLS_PER_ADDRESS))
+        self._listening_since = self._polled_at = clock.monotonic()
+        self._wake = WakeSignal()
+        self._loop = Loop("executor calls", self._round)
+
+    def wake(self) -> None:
+        """This node may own an attempt that is not called yet."""
+        self._wake.set()
+
+    async def start(self) -> None:
+        """Begins to call."""
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stops; calls whose answers are not there yet are made again by the next owner."""
+        await self._loop.stop()
+        tasks = [one.task for one in self._calls.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._calls.clear()
+
+    async def _round(self) -> None:
+        await self.run_once()
+        await self._wake.wait(POLL_INTERVAL_S)
+
+    async def run_once(self) -> None:
+        """Polls once, and begins what is to be done."""
+        now = clock.monotonic()
+        if now - self._polled_at > STALL_S or not self._listens():
+            self._listening_since = now
+        self._polled_at = now
+        async with self._database.read() as connection:
+            found = await executor_jobs.owned(connection, self._node, ATTEMPTS_LIMIT)
+        current = {(one.history_id, one.owner_epoch): one for one in found}
+        self._calls = {key: call for key, call in self._calls.items() if key in current or call.task is not None}
+        for key, one in current.items():
+            # What was called before this process knew of it may have been taken.
+            call = self._calls.setdefault(key, _Call(one, CallState(unsure=one.address is not None)))
+            call.attempt = one
+            if call.task is None and (work := self._next(call, now)) is not None:
+                call.task = asyncio.create_task(self._do(call, work), name=f"executor call for job {one.job_id}")
+
+    def _next(self, call: _Call, now: float) -> Awaitable[None] | None:
+        """What is to be done for an attempt now."""
+        one = call.attempt
+        heard = one.heard_at, one.called_at
+        if rules.is_silent(heard, self._database.now(), now - self._listening_since, self._timings.dead):
+            return self._end(call, rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s"))
+        if now < call.next_at:
+            return None
+        if one.state == DISPATCHED and not call.taken:
+            return self._call(call)
+        return self._cancel(call, one.cancel_reason) if one.cancel_reason is not None else self._probe(call)
+
+    async def _do(self, call: _Call, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except (RetryableError, ConflictError) as error:
+            log.debug("executor call for job %s deferred: %s", call.attempt.job_id, error)
+            call.next_at = clock.monotonic() + POLL_INTERVAL_S
+        finally:
+            call.task = None
+
+    async def _call(self, call: _Call) -> None:
+        one = call.attempt
+        await self._consume(one.job_id, one.owner_epoch)
+        given = await self._database.run(lambda tx: self._give(tx, call))
+        if given is None or given.address is None:
+            return
+        result = await self._run(given)
+        step = rules.next_step(str(given.routing), call.state, result.answer)
+        call.state = call.state.called(result.answer)
+        if step is Next.END:
+            refused = result.answer is CallAnswer.REFUSED
+            ending = rules.refused(given.address, result.detail) if refused else self._unreached(given, result)
+            await self._end(call, ending)
+        elif step is Next.FOLLOW:
+            call.taken, call.next_at = True, clock.monotonic() + self._timings.probe
+            await self._note(one.history_id)
+        else:
+            self._repeat(call, given.address, step, result.answer)
+
+    @staticmethod
+    def _unreached(given: JobRow, result: CallResult) -> AttemptEnding:
+        return rules.not_reached([str(given.address)], result.detail)
+
+    @staticmethod
+    def _repeat(call: _Call, address: str, step: Next, answer: CallAnswer) -> None:
+        call.moves = step is Next.OTHER
+        if call.moves:
+            call.tried.append(address)
+            call.busy = call.busy or answer is CallAnswer.BUSY
+        pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
+        call.next_at = clock.monotonic() + pause
+
+    async def _run(self, job: JobRow) -> CallResult:
+        key, history_id = await installation.report_key(self._database), str(job.history_id)
+        address, (traceparent, tracestate) = str(job.address), spans.trace_of(job)
+        run = ExecutorRun(
+            address=address,
+            group=str(job.executor_group),
+            job_id=job.id,
+            history_id=history_id,
+            attempt=job.attempt,
+            handler=job.handler,
+            payload=job.payload,
+            timeout_ms=job.timeout_ms,
+            correlation_id=job.correlation_id,
+            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in self._callbacks],
+            token=attempt_token(key, history_id),
+            traceparent=traceparent,
+            tracestate=tracestate,
+            shard_index=job.shard_index,
+            shard_total=job.shard_total,
+        )
+        async with self._slots_of[address], self._slots:
+            return await self._client.run(run)
+
+    async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
+        """The job with its payload, whose address is stored; None where no executor is to be called."""
+        job = await executor_jobs.lock_own(tx, self._node, call.attempt)
+        if job is None:
+            return None
+        if job.address is None or call.moves:
+            picked = await self._picked(tx, job, call)
+            if not isinstance(picked, str):
+                if picked is not None:
+                    await self._store_end(tx, job, picked)
+                return None
+            given = rules.called(job, picked, self._database.now())
+            await executor_jobs.give(tx, job, given)
+            call.state, call.moves, job = replace(call.state, unsure=False), False, given
+        return replace(job, payload=(await jobs.payloads(tx, [job.id])).get(job.id))
+
+    async def _picked(self, tx: Transaction, job: JobRow, call: _Call) -> str | AttemptEnding | None:
+        """The address to call; how the attempt ends where there is none, None where it is to be tried again later."""
+        try:
+            addresses = await self._pick(tx, job)
+        except (NoExecutors, UnknownExecutor) as error:
+            return rules.no_executors(str(error))
+        except NotFound:
+            return rules.no_group(str(job.executor_group))
+        if job.routing != Strategy.FAILOVER:
+            return addresses[0]
+        found = rules.candidate(addresses, call.tried)
+        if found is not None or not call.busy:
+            return found or rules.not_reached(call.tried, "none could be reached")
+        call.tried, call.busy = [], False
+        call.next_at = clock.monotonic() + rules.pause_s(call.state.calls)
+        return None
+
+    async def _probe(self, call: _Call) -> None:
+        """Asks the executor whether it has the attempt: one that was restarted does not."""
+        one = call.attempt
+        call.next_at = clock.monotonic() + self._timings.probe
+        async with self._database.read() as connection:
+            job = await jobs.get(connection, one.job_id)
+        if job is None or one.address is None:
+            return
+        has = await self._client.has(one.address, str(job.executor_group), one.history_id)
+        if has:
+            await self._note(one.history_id)
+        elif has is False and call.denied:
+            await self._end(call, rules.lost(one.address, "does not have this attempt: it was restarted"))
+        elif has is False:
+            call.next_at = clock.monotonic() + DENIAL_INTERVAL_S
+        call.denied = has is False
+
+    async def _cancel(self, call: _Call, reason: str) -> None:
+        one = call.attempt
+        call.next_at = clock.monotonic() + CANCEL_INTERVAL_S
+        await self._stop_run(one, reason)
+
+    async def _stop_run(self, one: OwnedAttempt, reason: str) -> None:
+        async with self._database.read() as connection:
+            job = await jobs.get(connection, one.job_id)
+        if job is not None and one.address is not None:
+            await self._client.cancel(one.address, str(job.executor_group), one.job_id, one.history_id, reason)
+
+    async def _note(self, history_id: str) -> None:
+        now = self._database.now()
+        await self._database.run(lambda tx: executor_jobs.heard(tx, [history_id], now))
+
+    async def _end(self, call: _Call, ending: AttemptEnding) -> None:
+        one = call.attempt
+        moved = await self._database.run(lambda tx: self._write_end(tx, one, ending))
+        if moved is not None and moved.stop is not None:
+            await self._stop_run(one, str(ending.error.get("message")))
+
+    async def _write_end(self, tx: Transaction, one: OwnedAttempt, ending: AttemptEnding) -> JobTransition | None:
+        job = (await jobs.lock(tx, [one.job_id])).get(one.job_id)
+        expected = (self._node, one.owner_epoch, one.history_id)
+        if job is None or not job.live or (job.owner, job.owner_epoch, job.history_id) != expected:
+            return None
+        return await self._store_end(tx, job, ending)
+
+    async def _store_end(self, tx: Transaction, job: JobRow, ending: AttemptEnding) -> JobTransition:
+        moved = job_rules.ended(job, ending, self._database.now(), clock.uniform(0, 1))
+        [moved] = spans.end_attempts(tx, [job], [moved])
+        tried = [moved.attempt] if moved.attempt is not None else []
+        if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
+            tx.then(self._sent)
+        message = str(ending.error.get("message"))
+        tx.then(lambda: self._announce(job.id, message))
+        return moved
+
+    def _announce(self, job_id: str, message: str) -> None:
+        log.warning("an attempt of job %s has ended: %s", job_id, message)
+        self._on_change([job_id])
+        self._notify_leader()

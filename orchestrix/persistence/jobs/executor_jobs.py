@@ -1,0 +1,75 @@
+"""Executor jobs: the attempts that a node is to call executors for, and where it has called them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select, update
+
+from orchestrix.domain.jobs import DISPATCHED, LIVE, JobRow
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.jobs import job_heartbeats
+from orchestrix.persistence.jobs import jobs as rows
+from orchestrix.persistence.tables import job_attempts, jobs
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedAttempt:
+    """An attempt that this node owns under that epoch; what it needs to know each second."""
+
+    job_id: str
+    history_id: str
+    owner_epoch: int
+    state: str
+    address: str | None
+    called_at: datetime | None
+    heard_at: datetime | None
+    cancel_reason: str | None
+
+
+async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
+    """The live attempts of jobs for groups that a node owns, those that were called longest ago first."""
+    table = jobs.c
+    shown = (
+        table.id,
+        table.history_id,
+        table.owner_epoch,
+        table.state,
+        table.address,
+        table.called_at,
+        table.worker_beat_at,
+        table.cancel_reason,
+    )
+    mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
+    found = await connection.execute(select(*shown).where(*mine).limit(limit))
+    return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
+
+
+async def lock_own(tx: Transaction, node: str, attempt: OwnedAttempt) -> JobRow | None:
+    """The job, locked, if the attempt is still its present one, under this owner and epoch, and has not begun.
+
+    None where another node owns it, or a person has ended it: no executor is to be called then.
+    """
+    job = (await rows.lock(tx, [attempt.job_id])).get(attempt.job_id)
+    if job is None or job.state != DISPATCHED:
+        return None
+    expected = (node, attempt.owner_epoch, attempt.history_id)
+    return job if (job.owner, job.owner_epoch, job.history_id) == expected else None
+
+
+async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
+    """Stores where the attempt is called, in its job and in the attempt: a new owner calls that same address.
+
+    Raises `ConflictError` if the job has changed since.
+    """
+    await rows.store(tx, [(before.version, after)])
+    table = job_attempts.c
+    where = {"address": after.address, "called_at": after.called_at}
+    await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
+
+
+async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:
+    """Notes that the executors of these attempts sent a sign of life; the history ids of those that are live."""
+    return await job_heartbeats.record_heartbeats(tx, history_ids, at)

@@ -1,0 +1,232 @@
+"""Does the owner of a job for a group call executors as the rules say, whatever they answer?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
+from orchestrix.domain.registry.executor_calls import CallAnswer
+from orchestrix.domain.registry.routing import NoExecutors
+from orchestrix.errors import NotFound
+from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
+from orchestrix.jobs.executors.caller import ExecutorCaller
+from orchestrix.jobs.executors.port import CallResult, CallTimings, ExecutorCalls, ExecutorRun
+from orchestrix.persistence.cluster import installation
+from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+from tests.conformance.store.test_jobs import dispatched, now, owned, stored
+from tests.servers import templates
+from tests.support import eventually
+
+A, B, C = "http://a:1", "http://b:1", "http://c:1"
+
+
+@dataclass
+class Executors:
+    """Answers as it is told, and takes what it is not told about."""
+
+    database: Database
+    answers: list[tuple[str, CallAnswer]] = field(default_factory=list)
+    runs: list[ExecutorRun] = field(default_factory=list)
+    stored: list[str | None] = field(default_factory=list)
+    """The address that was in the database at each call."""
+    known: dict[str, bool | None] = field(default_factory=dict)
+    cancelled: list[tuple[str, str]] = field(default_factory=list)
+    asked: int = 0
+
+    async def run(self, run: ExecutorRun) -> CallResult:
+        async with self.database.read() as connection:
+            job = await jobs.get(connection, run.job_id)
+        self.stored.append(None if job is None else job.address)
+        self.runs.append(run)
+        found = next((one for one in self.answers if one[0] == run.address), None)
+        if found is not None:
+            self.answers.remove(found)
+        return CallResult(CallAnswer.TAKEN if found is None else found[1], "as told")
+
+    async def has(self, address: str, group: str, history_id: str) -> bool | None:
+        self.asked += 1
+        return self.known.get(address, True)
+
+    async def cancel(self, address: str, group: str, job_id: str, history_id: str, reason: str) -> None:
+        self.cancelled.append((address, reason))
+
+    @property
+    def called(self) -> list[str]:
+        return [one.address for one in self.runs]
+
+
+@dataclass
+class Owner:
+    """A node that owns jobs for a group with these addresses."""
+
+    database: Database
+    executors: Executors
+    addresses: Sequence[str] = (A, B, C)
+    missing: Exception | None = None
+    consumed: list[tuple[str, int]] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+    def node(self, name: str = "n", probe: float = 1000.0, dead: float = 1000.0) -> ExecutorCaller:
+        return ExecutorCaller(
+            self.database,
+            name,
+            ExecutorCalls(self.executors, self.pick, CallTimings(probe, dead), ["http://node:8080"]),
+            consume=self.consume,
+            listens=lambda: True,
+            notify_leader=lambda: None,
+            on_change=self.changed.extend,
+            sent=lambda: None,
+        )
+
+    async def pick(self, tx: Transaction, job: JobRow) -> Sequence[str]:
+        if self.missing is not None:
+            raise self.missing
+        return self.addresses
+
+    async def consume(self, job_id: str, epoch: int) -> None:
+        self.consumed.append((job_id, epoch))
+
+    async def job(self, node: str = "n", routing: str = "FIRST", **more: Any) -> JobRow:
+        group = {"queue": None, "executor_group": "shop", "routing": routing}
+        return await owned(self.database, node, await dispatched(self.database, **group, payload={"a": 1}, **more))
+
+    async def until(self, caller: ExecutorCaller, done: Callable[[], bool]) -> None:
+        await caller.start()
+        await eventually(done, deadline=10.0)
+        await caller.stop()
+
+
+@pytest.fixture
+async def owner(sqlite_url: str) -> AsyncIterator[Owner]:
+    templates.upgraded(sqlite_url)
+    database = Database(sqlite_url)
+    yield Owner(database, Executors(database))
+    await database.close()
+
+
+async def test_an_executor_is_called_with_all_it_needs_after_its_address_is_stored(owner: Owner) -> None:
+    job = await owner.job(timeout_ms=5000)
+    await owner.until(owner.node(), lambda: bool(owner.executors.runs))
+    [run] = owner.executors.runs
+    assert (run.address, run.group, run.job_id, run.history_id) == (A, "shop", job.id, job.history_id)
+    assert (run.attempt, run.payload, run.timeout_ms) == (1, {"a": 1}, 5000)
+    assert run.callbacks == [f"http://node:8080/jobs/{job.id}/attempts/{job.history_id}"]
+    key = await installation.report_key(owner.database)
+    assert is_attempt_token(key, run.history_id, run.token)
+    assert owner.executors.stored == [A]
+    assert owner.consumed == [(job.id, 1)]
+
+
+async def test_what_was_taken_is_called_once_and_then_asked_about(owner: Owner) -> None:
+    await owner.job()
+    await owner.until(owner.node(probe=0.05), lambda: owner.executors.asked >= 2)
+    assert owner.executors.called == [A]
+
+
+async def test_the_next_owner_calls_the_same_address_again(owner: Owner) -> None:
+    job = await owner.job()
+    await owner.until(owner.node(), lambda: bool(owner.executors.runs))
+    await owned(owner.database, "other", await now(owner.database, job))
+    owner.addresses = (C, B)
+    await owner.until(owner.node("other"), lambda: len(owner.executors.runs) == 2)
+    assert owner.executors.called == [A, A]
+    assert owner.executors.runs[0].history_id == owner.executors.runs[1].history_id
+
+
+async def test_the_next_owner_does_not_move_on_from_what_the_last_one_may_have_begun(owner: Owner) -> None:
+    job = await owner.job(routing="FAILOVER")
+    await owner.until(owner.node(), lambda: bool(owner.executors.runs))
+    await owned(owner.database, "other", await now(owner.database, job))
+    owner.executors.answers = [(A, CallAnswer.NOT_REACHED)]
+    await owner.until(owner.node("other"), lambda: len(owner.executors.runs) == 3)
+    assert owner.executors.called == [A, A, A]
+
+
+async def test_an_unknown_outcome_is_asked_for_at_the_same_address(owner: Owner) -> None:
+    owner.executors.answers = [(A, CallAnswer.UNKNOWN), (A, CallAnswer.NOT_REACHED)]
+    await owner.job(routing="FAILOVER")
+    await owner.until(owner.node(), lambda: len(owner.executors.runs) == 3)
+    assert owner.executors.called == [A, A, A]
+
+
+@pytest.mark.req("S2-41")
+async def test_failover_tries_each_until_one_takes_it(owner: Owner) -> None:
+    owner.executors.answers = [(A, CallAnswer.NOT_REACHED), (B, CallAnswer.BUSY)]
+    job = await owner.job(routing="FAILOVER")
+    await owner.until(owner.node(), lambda: len(owner.executors.runs) == 3)
+    assert owner.executors.called == owner.executors.stored == [A, B, C]
+    assert (await now(owner.database, job)).attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "error"),
+    [(CallAnswer.REFUSED, "FAILED", "ExecutorRefused"), (CallAnswer.NOT_REACHED, "PENDING", "ExecutorNotReached")],
+)
+async def test_an_attempt_that_no_executor_takes_ends(owner: Owner, answer: CallAnswer, state: str, error: str) -> None:
+    owner.executors.answers = [(A, answer)]
+    job = await owner.job(retries=3)
+    await owner.until(owner.node(), lambda: job.id in owner.changed)
+    after = await now(owner.database, job)
+    assert (after.state, after.error["type"]) == (state, error)
+    assert owner.executors.called == [A]
+
+
+@pytest.mark.parametrize(
+    ("missing", "state", "error"),
+    [(NoExecutors("no executors available"), "PENDING", "NoExecutors"), (NotFound("gone"), "FAILED", "NoGroup")],
+)
+async def test_a_group_without_executors_is_tried_again_and_a_deleted_one_is_not(
+    owner: Owner, missing: Exception, state: str, error: str
+) -> None:
+    owner.missing = missing
+    job = await owner.job(retries=3)
+    await owner.until(owner.node(), lambda: job.id in owner.changed)
+    after = await now(owner.database, job)
+    assert (after.state, after.error["type"], owner.executors.runs) == (state, error, [])
+
+
+async def running(owner: Owner) -> JobRow:
+    job = await owner.job(retries=1)
+    await owner.until(owner.node(), lambda: bool(owner.executors.runs))
+    job = await now(owner.database, job)
+    status = AttemptStatus(job.id, str(job.history_id), A, 1, "RUNNING")
+    moved = rules.reported(job, status, owner.database.now(), 0.5)
+    assert isinstance(moved, JobTransition)
+    return await stored(owner.database, job, moved)
+
+
+async def test_an_attempt_that_its_executor_denies_is_lost(owner: Owner) -> None:
+    job = await running(owner)
+    owner.executors.known[A] = False
+    await owner.until(owner.node(), lambda: job.id in owner.changed)
+    after = await now(owner.database, job)
+    assert (after.state, after.error["type"]) == ("PENDING", "ExecutorLost")
+    assert owner.executors.asked == 2  # not at the first answer: its last report may be on its way
+    assert [address for address, _ in owner.executors.cancelled] == [A]
+
+
+async def test_an_attempt_that_is_not_heard_of_is_lost(owner: Owner) -> None:
+    job = await running(owner)
+    owner.executors.known[A] = None
+    await owner.until(owner.node(probe=0.1, dead=0.5), lambda: job.id in owner.changed)
+    assert (await now(owner.database, job)).error["type"] == "ExecutorLost"
+
+
+async def test_a_cancel_reaches_the_executor(owner: Owner) -> None:
+    job = await running(owner)
+    await stored(owner.database, job, rules.cancelled(job, "not needed", owner.database.now()))
+    await owner.until(owner.node(), lambda: bool(owner.executors.cancelled))
+    assert owner.executors.cancelled == [(A, "not needed")]
+
+
+async def test_what_another_node_owns_is_not_called(owner: Owner) -> None:
+    await owner.job("other")
+    mine = await owner.job()
+    await owner.until(owner.node(), lambda: bool(owner.executors.runs))
+    assert [run.job_id for run in owner.executors.runs] == [mine.id]

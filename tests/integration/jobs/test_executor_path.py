@@ -1,0 +1,106 @@
+"""Does a job for a group come to an executor, and are its reports followed to the end, also over a drain?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.topology import logs_queue, status_queue
+from orchestrix.domain.jobs import JobRow
+from orchestrix.domain.registry.executor_calls import CallAnswer
+from orchestrix.jobs import messages
+from orchestrix.jobs.executors.port import CallResult, CallTimings, ExecutorCalls, ExecutorRun
+from orchestrix.jobs.executors.reports import ExecutorReports, Reported
+from orchestrix.persistence.engine import Transaction
+from orchestrix.saga.messages import dump
+from tests.conformance.store.test_jobs import inserted, pending
+from tests.integration.jobs.plant import Plant
+from tests.support import eventually
+
+HERE = "http://a:1"
+
+
+@dataclass
+class Executor:
+    """Takes what it is called for, and reports by any node."""
+
+    reports: ExecutorReports
+    runs: list[ExecutorRun] = field(default_factory=list)
+
+    async def run(self, run: ExecutorRun) -> CallResult:
+        self.runs.append(run)
+        return CallResult(CallAnswer.TAKEN)
+
+    async def has(self, address: str, group: str, history_id: str) -> bool | None:
+        return True
+
+    async def cancel(self, address: str, group: str, job_id: str, history_id: str, reason: str) -> None:
+        raise AssertionError("nobody cancels")
+
+    async def pick(self, tx: Transaction, job: JobRow) -> Sequence[str]:
+        return [HERE]
+
+    async def status(self, seq: int, status: str, **more: Any) -> str | None:
+        return await self._report(status_queue, seq, status=status, **more)
+
+    async def line(self, seq: int) -> str | None:
+        return await self._report(logs_queue, seq, message=f"line {seq}")
+
+    async def _report(self, queue: Any, seq: int, **more: Any) -> str | None:
+        run = self.runs[0]
+        body = dump({"jobId": run.job_id, "historyId": run.history_id, "workerId": HERE, "seq": seq, **more})
+        event = messages.read_event(queue(run.job_id), body, self.reports._database.now())
+        return await self.reports.take(run.job_id, run.history_id, HERE, [Reported(event, body)])
+
+
+async def begun(plant: Plant, broker: AmqpBroker) -> tuple[JobRow, Executor]:
+    """A job for a group that its executor has begun."""
+    executor = Executor(ExecutorReports(plant.database, broker))
+    plant.executors = ExecutorCalls(executor, executor.pick, CallTimings(1000, 1000), ["http://node:8080"])
+    await broker.start()
+    assert await broker.wait_connected(10)
+    await plant.node("one", leads=True)
+    wanted = pending(plant.database, queue=None, executor_group="shop", routing="FIRST", payload={"a": 1})
+    [job] = await inserted(plant.database, wanted)
+    plant.poke()
+    await eventually(lambda: bool(executor.runs), deadline=10.0)
+    assert await executor.status(1, "RUNNING") is None
+    return await plant.reached(job, "RUNNING"), executor
+
+
+async def test_a_job_for_a_group_runs_on_an_executor_to_its_end(plant: Plant) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, executor = await begun(plant, broker)
+    assert await executor.line(2) is None
+    assert await executor.status(3, "SUCCEEDED", result={"b": 2}, lastLogSeq=2) is None
+    done = await plant.reached(job, "SUCCEEDED")
+    await plant.cleared(job)
+    assert (done.result, done.worker_id, done.address, len(executor.runs)) == ({"b": 2}, HERE, HERE, 1)
+    assert [line.message for line in await plant.logs(job)] == ["line 2"]
+    await broker.stop()
+
+
+@pytest.mark.parametrize("ends", ["stop", "die"])
+async def test_it_goes_on_where_its_owner_drains_or_dies(plant: Plant, ends: str) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, executor = await begun(plant, broker)
+    first = plant.nodes[0]
+    second = await plant.node("two")
+    assert (await plant.owned(job)).owner == first.name
+    for seq in range(2, 6):
+        assert await executor.line(seq) is None
+    await getattr(first, ends)()
+    plant.nodes.remove(first)
+    await second.lead(2)
+    for seq in range(6, 10):
+        assert await executor.line(seq) is None
+    assert await executor.status(10, "SUCCEEDED", lastLogSeq=9) is None
+    done = await plant.reached(job, "SUCCEEDED", deadline=20.0)
+    assert (done.owner_epoch, done.attempt, len(executor.runs)) == (2, 1, 1)
+    await plant.cleared(job, deadline=20.0)
+    assert [line.seq for line in await plant.logs(job)] == list(range(2, 10))
+    await broker.stop()
