@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ MAX_BYTES: Final = 20 * 1024 * 1024
 WAL_BYTES: Final = 1024 * 1024
 """The file beside it may grow to about this before its content is moved."""
 BUSY_TIMEOUT_S: Final = 1.0
+WAL_RETRY_S: Final = 0.01
 MAX_INTEGER: Final = 2**63 - 1
 """The greatest that SQLite stores."""
 _FORMAT: Final = 1
@@ -119,7 +121,7 @@ class LocalStore:
             self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-        connection.execute("PRAGMA journal_mode = WAL")
+        _keep_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_BYTES // _PAGE_BYTES}")
@@ -210,6 +212,20 @@ def _used_pages(connection: sqlite3.Connection) -> int:
     """Pages of the file that hold something."""
     pages: Callable[[str], int] = lambda name: connection.execute(f"PRAGMA {name}").fetchone()[0]  # noqa: E731
     return pages("page_count") - pages("freelist_count")
+
+
+def _keep_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for the lock by which a new file gets its log: another process may be at it."""
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(WAL_RETRY_S)
+        else:
+            return
 
 
 def _inode(path: Path) -> int | None:

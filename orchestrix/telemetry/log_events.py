@@ -69,6 +69,8 @@ EXECUTOR_REGISTERED: Final = "executor.registered"
 """An executor is registered, again or elsewhere."""
 EXECUTOR_FAILED: Final = "executor.heartbeat.failed"
 """An executor's heartbeat, its load or its deregistration has failed."""
+EXECUTOR_REPORTS: Final = "executor.reports"
+"""No node takes the reports of an executor, or one takes them again."""
 
 DEAD_LETTERED: Final = "message.dead_lettered"
 """Messages have become dead letters: `queue`, `reason` of the first one."""

@@ -54,7 +54,7 @@ class CallTimings:
     dead: float
 
 
-class ExecutorClient(Protocol):
+class ExecutorCallPort(Protocol):
     """Calls executors. It raises nothing: what goes wrong is a result."""
 
     async def run(self, run: ExecutorRun) -> CallResult:
@@ -71,7 +71,7 @@ class ExecutorClient(Protocol):
 class ExecutorCalls:
     """What a node calls executors with. `callbacks` are the URLs of nodes that take reports."""
 
-    client: ExecutorClient
+    client: ExecutorCallPort
     pick: PickAddresses
     timings: CallTimings
     callbacks: Sequence[str]

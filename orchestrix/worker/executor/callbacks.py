@@ -10,6 +10,7 @@ from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published, Topo
 from orchestrix.errors import Unavailable
 from orchestrix.http_client import HttpClient, HttpRequest, HttpResponse
 from orchestrix.quantities import counted
+from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.executor.run_call import LOGS_PATH, RunCall
 
@@ -93,7 +94,12 @@ class Callbacks:
 
     def _taken(self, answer: HttpResponse) -> None:
         if self._failed:
-            LOGGER.warning("%s: reports are taken again after %s", self._name, counted(self._failed, "failure"))
+            LOGGER.warning(
+                "%s: reports are taken again after %s",
+                self._name,
+                counted(self._failed, "failure"),
+                extra={"event": log_events.EXECUTOR_REPORTS},
+            )
             self._failed = 0
         try:
             fields = json.loads(answer.body or b"{}")
@@ -105,7 +111,12 @@ class Callbacks:
     def _log(self, failures: Sequence[str]) -> None:
         self._failed += 1
         if self._failed == 1 or self._failed % REPEAT_EVERY == 0:
-            LOGGER.warning("%s: no node takes its reports, retrying: %s", self._name, "; ".join(failures))
+            LOGGER.warning(
+                "%s: no node takes its reports, retrying: %s",
+                self._name,
+                "; ".join(failures),
+                extra={"event": log_events.EXECUTOR_REPORTS},
+            )
 
 
 def _batches(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:

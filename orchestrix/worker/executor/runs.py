@@ -11,6 +11,7 @@ from orchestrix import clock
 from orchestrix.broker.port import Topology
 from orchestrix.http_client import HttpClient
 from orchestrix.quantities import counted
+from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import Span
 from orchestrix.worker.commands.stuck_slots import STUCK_SLOT_HINT
 from orchestrix.worker.context import LOGGER
@@ -109,7 +110,11 @@ class Runs:
         self.stopping = True
         if not await self._quiet(timeout):
             self.abandoned = len(self._attempts)
-            LOGGER.warning("%s did not finish in time; abandoned", counted(self.abandoned, "job"))
+            LOGGER.warning(
+                "%s did not finish in time; abandoned",
+                counted(self.abandoned, "job"),
+                extra={"event": log_events.WORK_ABANDONED},
+            )
             for attempt in self._attempts.values():
                 attempt.stop_signal.set(StopCause.WORKER_STOPPED, "the executor stopped before the job ended")
                 attempt.stop_signal.set_urgent()
@@ -160,14 +165,24 @@ class Runs:
             if ends_task(error, task):
                 raise
             handler, fields = attempt.dispatch.handler, attempt.dispatch.log_fields
-            LOGGER.error("internal error of the executor at job %s", handler, exc_info=printable(error), extra=fields)
+            LOGGER.error(
+                "internal error of the executor at job %s",
+                handler,
+                exc_info=printable(error),
+                extra={**fields, "event": log_events.WORKER_ERROR},
+            )
             self._ended.put(name, -ENDED_KNOWN_S)  # denied at once, so that it runs again elsewhere
         finally:
             self._attempts.pop(name, None)
             if not self._attempts:
                 self._idle.set()
         if not attempt.is_gone and len(self._tasks) == self.slots:
-            LOGGER.error("job %s still runs after its end; %s", attempt.dispatch.handler, STUCK_SLOT_HINT)
+            LOGGER.error(
+                "job %s still runs after its end; %s",
+                attempt.dispatch.handler,
+                STUCK_SLOT_HINT,
+                extra={"event": log_events.HANDLER_STUCK},
+            )
         await attempt.gone()
 
 

@@ -473,7 +473,7 @@ async def test_a_publishing_that_is_cut_off_ends_its_span(
 
     async def endless(messages: Any, **more: Any) -> Any:
         begun.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     monkeypatch.setattr(rig.broker, "publish", endless)
     await begin(rig, "cut-off", CLIENT)
