@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrix import clock
 from orchestrix.telemetry.conventions import SAGA_ID, SAGA_NAME
 
 log = logging.getLogger("orchestrix.telemetry")
@@ -216,12 +217,12 @@ def _used_pages(connection: sqlite3.Connection) -> int:
 
 def _keep_write_ahead_log(connection: sqlite3.Connection) -> None:
     """SQLite does not wait for the lock by which a new file gets its log: another process may be at it."""
-    until = time.monotonic() + BUSY_TIMEOUT_S
+    until = clock.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock.monotonic() > until:
                 raise
             time.sleep(WAL_RETRY_S)
         else:
