@@ -70,7 +70,7 @@ async def _read(tx: Transaction, app: str, request: RouteRequest) -> tuple[Seque
     rotates = request.strategy is Strategy.ROUND_ROBIN
     group = await (groups.lock if rotates else groups.get)(tx, app)
     if group is None:
-        raise NotFound(f"{app!r} has no executor group")
+        raise NotFound(f"{app!r} has no executor group: make one with `orchestrix registry set {quote(app)} --auto`")
     await _refuse_drained(tx, group, request)
     found = await candidates(tx, group)
     if rotates and found:

@@ -829,7 +829,9 @@ async def test_a_group_without_addresses_has_no_executors_available(world: World
     answer = await world.client.post("/registry/route?app=shop", json=asked)
     assert problem(answer, 409, "no_executors")["detail"] == "No executors available."
     answer = await world.client.post("/registry/route?app=billing", json=asked)
-    assert problem(answer, 404, "not_found")["detail"] == "'billing' has no executor group."
+    assert problem(answer, 404, "not_found")["detail"] == (
+        "'billing' has no executor group: make one with `orchestrix registry set billing --auto`."
+    )
 
 
 @pytest.mark.parametrize(
