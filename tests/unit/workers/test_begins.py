@@ -18,6 +18,8 @@ from tests.support import eventually, holds, logged
 from .rig import CREATE, Rig, command
 from .test_worker import Gate, make
 
+pytestmark = pytest.mark.virtual_time
+
 STARTED = "evt.stepStarted"
 
 

@@ -33,6 +33,8 @@ from tests.support import eventually
 
 from .rig import COMMAND, CREATED, FAILED, TRACE, job
 
+pytestmark = pytest.mark.virtual_time
+
 
 def raising(error: BaseException) -> Handler:
     async def handler(context: Context, command: Command) -> None:
@@ -607,6 +609,7 @@ async def run(handler: Handler) -> Outgoing:
     return (await invoke(handler, replace_time(COMMAND)))[0]
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_plain_function_runs_in_a_thread_and_leaves_the_loop_alone() -> None:
     asked, answered = threading.Event(), threading.Event()
 
@@ -639,6 +642,7 @@ async def test_errors_come_out_of_the_thread(error: BaseException, type: str) ->
     assert type in (await error_of(plain(lambda _: fail(error))))["type"]
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_thread_may_take_longer_than_its_step() -> None:
     over = threading.Event()
 

@@ -24,6 +24,8 @@ from tests.tracing import RecordedSpans, attribute, context_of, links_of, parent
 from .rig import CREATE, CREATED, DELETE, DELETED, FAILED, Rig, command, undo
 from .test_worker import Gate, make
 
+pytestmark = pytest.mark.virtual_time
+
 PROCESS = f"process orchestrator.commands:{CREATE}"
 PUBLISH = f"publish orchestrator.events:{CREATED}"
 MESSAGE_ID = "01980000-0000-7000-8000-00000000abcd"
@@ -154,6 +156,7 @@ async def test_a_command_without_a_context_begins_a_trace(rig: Rig, spans: Recor
     assert event_context(rig).trace_id == context_of(span).trace_id
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_command_that_waited_for_long_begins_a_trace_that_links_back(rig: Rig, spans: RecordedSpans) -> None:
     await processed(rig, sent_at=clock.now().timestamp() - 301)
     span = spans.one(PROCESS)

@@ -23,6 +23,8 @@ from tests.support import eventually, holds, logged
 
 from .rig import CATALOG, CREATED, TRACE, Rig, command
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Gate:
     """A handler that tells when it begins and ends when it is let."""
