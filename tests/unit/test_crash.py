@@ -15,8 +15,6 @@ from orchestrix import crash
 from orchestrix.cli import main
 from orchestrix.errors import ConfigError
 
-pytestmark = pytest.mark.virtual_time
-
 TESTING = {"ORCHESTRIX_TESTING": "1"}
 
 

@@ -306,6 +306,7 @@ async def test_a_verdict_is_not_lost_by_what_explains_it(type: Any, message: Any
     assert (error["type"], error["message"], error["retryable"]) == (*told, False)
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize(
     ("error", "type"),
     [
@@ -345,6 +346,7 @@ async def test_an_error_without_words_is_told_in_a_sentence(error: BaseException
     assert (await error_of(raising(error)))["message"].startswith(sentence)
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_an_end_of_iteration_is_shown_where_its_author_raised_it(
     threaded: bool, caplog: pytest.LogCaptureFixture
@@ -629,6 +631,7 @@ def fail(error: BaseException) -> Any:
     raise error
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize(
     ("error", "type"),
     [

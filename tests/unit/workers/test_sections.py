@@ -17,8 +17,6 @@ from orchestrix.worker.handlers import registered
 from orchestrix.worker.jobs.functions import registered_jobs
 from orchestrix.worker.settings_sections import checked
 
-pytestmark = pytest.mark.virtual_time
-
 MODULE = """
 from typing import ClassVar, Literal
 from pydantic import BaseModel, Field, SecretStr

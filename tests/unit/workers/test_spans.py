@@ -221,6 +221,7 @@ def observe(context: Context) -> None:
     trace.get_current_span().add_event("here", {"span": ours.context.span_id})
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize("handler", [as_coroutine, in_a_thread, behind_a_decorator, in_a_task])
 async def test_the_handler_runs_inside_the_span_of_its_command(
     rig: Rig, spans: RecordedSpans, handler: Handler
@@ -232,6 +233,7 @@ async def test_the_handler_runs_inside_the_span_of_its_command(
     assert spans.one(PUBLISH)
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_span_of_the_handlers_own_is_below_that_of_its_command(rig: Rig, spans: RecordedSpans) -> None:
     def handler(context: Context, command: Command) -> None:
         tracer = trace.get_tracer("shop", tracer_provider=tracing._factory.provider)  # type: ignore[union-attr]
@@ -486,6 +488,7 @@ def echo(seen: list[tuple[str, str]]) -> Handler:
     return handler
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_trace_that_is_not_kept_is_passed_on_byte_for_byte(rig: Rig, spans: RecordedSpans) -> None:
     seen: list[tuple[str, str]] = []
     await processed(rig, echo(seen), sent=UNSAMPLED)
@@ -495,6 +498,7 @@ async def test_a_trace_that_is_not_kept_is_passed_on_byte_for_byte(rig: Rig, spa
     assert seen == [(UNSAMPLED.traceparent, UNSAMPLED.trace_id)]
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize("sent", [PARENT, UNSAMPLED, PARENT._replace(traceparent=f"{PARENT.traceparent[:-2]}03")])
 async def test_without_the_sdk_a_context_is_passed_on_byte_for_byte(rig: Rig, sent: TraceContext) -> None:
     seen: list[tuple[str, str]] = []
