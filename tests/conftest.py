@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import re
 from collections.abc import Callable, Generator, Iterator
@@ -69,6 +70,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if _HOST in config.stash:
         config.stash[_HOST].close()
         del config.stash[_HOST]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tells the line of a test. pytest would ask the file system for each whether its file is there."""
+    code = getattr(inspect.unwrap(item.function), "__code__", None) if isinstance(item, pytest.Function) else None
+    if code is not None and code.co_filename == str(item.path) and item.path.is_relative_to(item.config.rootpath):
+        file = str(item.path.relative_to(item.config.rootpath))
+        item.location = file, code.co_firstlineno - 1, item.getmodpath()  # type: ignore[attr-defined]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -143,7 +143,7 @@ def otlp_receiver() -> Iterator[OtlpReceiver]:
 
     with Server(("127.0.0.1", 0), Handler) as server:
         receiver = OtlpReceiver(f"http://127.0.0.1:{server.server_address[1]}")
-        thread = threading.Thread(target=server.serve_forever, name="otlp-receiver", daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="otlp-receiver", daemon=True)
         thread.start()
         try:
             yield receiver

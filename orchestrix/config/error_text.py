@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import Any, Final
@@ -42,13 +43,18 @@ def schema_of(group: type[BaseModel] | None, name: str) -> Mapping[str, Any]:
     """What the setting takes, as a JSON schema without what stands for "not set"; empty where there is none of it, as
     an author's own model can have fields that no JSON schema describes."""
     try:
-        whole = group.model_json_schema() if group is not None else {}
+        whole = _schema(group) if group is not None else {}
     except Exception:
         return {}
     found: Mapping[str, Any] = whole.get("properties", {}).get(name, {})
     found = next((one for one in found.get("anyOf", ()) if one.get("type") != "null"), found)
     elsewhere: Mapping[str, Mapping[str, Any]] = whole.get("$defs", {})
     return elsewhere.get(str(found.get("$ref", "")).rpartition("/")[2], found)
+
+
+@functools.cache  # many values of one group may be wrong
+def _schema(group: type[BaseModel]) -> Mapping[str, Any]:
+    return group.model_json_schema()
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

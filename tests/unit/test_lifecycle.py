@@ -27,6 +27,8 @@ from orchestrix.lifecycle import (
 )
 from tests.support import eventually, holds
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +331,7 @@ def test_what_runs_in_threads_is_waited_for() -> None:
     assert done == [True]
 
 
+@pytest.mark.virtual_time(False)
 async def test_no_more_threads_run_at_once_than_may_and_each_call_has_its_answer() -> None:
     pool, loop, both = DaemonThreadPool(2), asyncio.get_running_loop(), threading.Barrier(2)
     inside: set[int] = set()

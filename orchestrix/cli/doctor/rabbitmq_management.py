@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import ssl
 import urllib.error
@@ -85,6 +86,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+@functools.cache  # reading the certificates of the machine takes longer than an answer
 def _opener() -> urllib.request.OpenerDirector:
     https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
     return urllib.request.build_opener(urllib.request.ProxyHandler({}), https, _NoRedirects())

@@ -23,6 +23,8 @@ from orchestrix.broker.topology import (
 from orchestrix.worker.worker import Worker
 from tests.support import eventually
 
+pytestmark = pytest.mark.virtual_time
+
 OWN, FOREIGN = "0190a5a0-0000-7000-8000-000000000001", "0190a5a0-0000-7000-8000-000000000002"
 
 

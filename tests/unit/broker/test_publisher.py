@@ -20,6 +20,8 @@ from orchestrix.broker.port import Outcome, Outgoing
 from tests.fakes.time import Shifted
 from tests.support import eventually
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Tracked(Outgoing):
     """A message that a weak reference can follow."""

@@ -150,7 +150,8 @@ def test_a_port_from_the_environment_beats_the_last_one(shell: Shell, runtime: R
     assert runtime.calls[-1].api_ports == [7002]
 
 
-def test_a_second_dev_is_exit_code_4(shell: Shell, runtime: Runtime) -> None:
+def test_a_second_dev_is_exit_code_4(shell: Shell, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devfile, "CLAIM_TIMEOUT_S", 0.05)
     with devfile.claimed(shell.folder):
         answer = shell("dev")
     assert answer.code == 4

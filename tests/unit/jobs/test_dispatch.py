@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from orchestrix.domain.leases import Fence
 from orchestrix.errors import Unavailable
 from orchestrix.jobs.dispatch import UNDECLARED_ROWS_LIMIT, UNDECLARED_ROWS_POLL_INTERVAL_S, JobDispatcher
@@ -14,6 +16,8 @@ from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.outbox import OutboxRow
 from tests.support import eventually, holds
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Asked:

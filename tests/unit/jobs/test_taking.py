@@ -21,6 +21,8 @@ from orchestrix.testing.broker.consumer import MemoryConsumer
 from orchestrix.testing.broker.server import MemoryServer
 from tests.support import eventually, holds
 
+pytestmark = pytest.mark.virtual_time
+
 NODE = "node-1"
 LIMIT = 0.1
 

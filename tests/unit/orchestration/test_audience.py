@@ -16,6 +16,8 @@ from orchestrix.engine.consumer_presence import ConsumerPresence
 from orchestrix.errors import Unavailable
 from tests.support import eventually
 
+pytestmark = pytest.mark.virtual_time
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SOONER = NOW - timedelta(hours=1)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import pickle
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrix import COMPLETED, FAILED, Command, Compensation, Event, Saga
 from orchestrix.saga.actions.apply import allowed, apply_action
@@ -33,6 +33,8 @@ from orchestrix.saga.timeouts import CommandDeliveryStatus, TimerRescheduled, be
 from orchestrix.saga.transition import IgnoredEvent, block
 from orchestrix.saga.versions.migration import marked
 from tests.unit.sagas.builders import CORRELATION, NOW, began, success
+
+T = TypeVar("T")
 
 LONG_AGO = NOW - timedelta(days=365)
 DATA: dict[str, dict[str, Any]] = {"none": {}, "good": {"amount": 4}, "bad": {"amount": "many"}}
@@ -109,7 +111,7 @@ class Story:
 
     def happens(self, what: Happening) -> None:
         """Lets it happen, and checks what must be true of each single result."""
-        before, kept = self.instance, copy.deepcopy(self.instance)
+        before, kept = self.instance, _copied(self.instance)
         self._count += 1
         self.now += timedelta(seconds=1)
         match what:
@@ -158,7 +160,7 @@ class Story:
 
     def _arrives(self, what: Arrival) -> None:
         event, before = self.event(what), self.instance
-        said = copy.deepcopy(event)
+        said = _copied(event)
         result = advance(self.saga, before, event, self.tick())
         assert event == said
         if isinstance(result, IgnoredEvent):
@@ -386,6 +388,12 @@ class Story:
             return True
         self.happens(Asked(frees[self.instance.blocker]))
         return False
+
+
+def _copied(value: T) -> T:
+    """A copy that shares nothing with it, in a quarter of the time of `deepcopy`."""
+    copied: T = pickle.loads(pickle.dumps(value))
+    return copied
 
 
 def acted_on(instance: Instance) -> str:

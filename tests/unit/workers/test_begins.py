@@ -18,6 +18,8 @@ from tests.support import eventually, holds, logged
 from .rig import CREATE, Rig, command
 from .test_worker import Gate, make
 
+pytestmark = pytest.mark.virtual_time
+
 STARTED = "evt.stepStarted"
 
 
@@ -110,6 +112,7 @@ def stuck() -> Iterator[threading.Event]:
     event.set()
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_closes_the_worker(
     rig: Rig, time: Shifted, stuck: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,6 +145,7 @@ async def test_a_place_that_does_not_come_back_is_told_once_and_the_last_one_clo
     assert len(logged(caplog, log_events.HANDLER_ENDED_LATE)) == 2
 
 
+@pytest.mark.virtual_time(False)
 async def test_what_ends_after_its_place_was_lost_is_acknowledged_once(
     rig: Rig, time: Shifted, stuck: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,6 +33,8 @@ from tests.support import eventually
 
 from .rig import COMMAND, CREATED, FAILED, TRACE, job
 
+pytestmark = pytest.mark.virtual_time
+
 
 def raising(error: BaseException) -> Handler:
     async def handler(context: Context, command: Command) -> None:
@@ -304,6 +306,7 @@ async def test_a_verdict_is_not_lost_by_what_explains_it(type: Any, message: Any
     assert (error["type"], error["message"], error["retryable"]) == (*told, False)
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize(
     ("error", "type"),
     [
@@ -343,6 +346,7 @@ async def test_an_error_without_words_is_told_in_a_sentence(error: BaseException
     assert (await error_of(raising(error)))["message"].startswith(sentence)
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_an_end_of_iteration_is_shown_where_its_author_raised_it(
     threaded: bool, caplog: pytest.LogCaptureFixture
@@ -607,6 +611,7 @@ async def run(handler: Handler) -> Outgoing:
     return (await invoke(handler, replace_time(COMMAND)))[0]
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_plain_function_runs_in_a_thread_and_leaves_the_loop_alone() -> None:
     asked, answered = threading.Event(), threading.Event()
 
@@ -626,6 +631,7 @@ def fail(error: BaseException) -> Any:
     raise error
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize(
     ("error", "type"),
     [
@@ -639,6 +645,7 @@ async def test_errors_come_out_of_the_thread(error: BaseException, type: str) ->
     assert type in (await error_of(plain(lambda _: fail(error))))["type"]
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_thread_may_take_longer_than_its_step() -> None:
     over = threading.Event()
 

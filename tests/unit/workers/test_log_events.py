@@ -16,6 +16,8 @@ from .rig import FAILED, Rig
 from .test_spans import MESSAGE_ID, PARENT, PROCESS, UNSAMPLED, raising
 from .test_worker import make
 
+pytestmark = pytest.mark.virtual_time
+
 CONFIRMED = Published(Outcome.CONFIRMED)
 
 

@@ -24,6 +24,8 @@ from tests.support import eventually, logged
 
 from .rig import CREATED, FAILED, TRACE, Rig
 
+pytestmark = pytest.mark.virtual_time
+
 CONFIRMED = Published(Outcome.CONFIRMED)
 
 

@@ -24,6 +24,8 @@ from tests.tracing import RecordedSpans, attribute, context_of, links_of, parent
 from .rig import CREATE, CREATED, DELETE, DELETED, FAILED, Rig, command, undo
 from .test_worker import Gate, make
 
+pytestmark = pytest.mark.virtual_time
+
 PROCESS = f"process orchestrator.commands:{CREATE}"
 PUBLISH = f"publish orchestrator.events:{CREATED}"
 MESSAGE_ID = "01980000-0000-7000-8000-00000000abcd"
@@ -154,6 +156,7 @@ async def test_a_command_without_a_context_begins_a_trace(rig: Rig, spans: Recor
     assert event_context(rig).trace_id == context_of(span).trace_id
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_command_that_waited_for_long_begins_a_trace_that_links_back(rig: Rig, spans: RecordedSpans) -> None:
     await processed(rig, sent_at=clock.now().timestamp() - 301)
     span = spans.one(PROCESS)
@@ -218,6 +221,7 @@ def observe(context: Context) -> None:
     trace.get_current_span().add_event("here", {"span": ours.context.span_id})
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize("handler", [as_coroutine, in_a_thread, behind_a_decorator, in_a_task])
 async def test_the_handler_runs_inside_the_span_of_its_command(
     rig: Rig, spans: RecordedSpans, handler: Handler
@@ -229,6 +233,7 @@ async def test_the_handler_runs_inside_the_span_of_its_command(
     assert spans.one(PUBLISH)
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_span_of_the_handlers_own_is_below_that_of_its_command(rig: Rig, spans: RecordedSpans) -> None:
     def handler(context: Context, command: Command) -> None:
         tracer = trace.get_tracer("shop", tracer_provider=tracing._factory.provider)  # type: ignore[union-attr]
@@ -483,6 +488,7 @@ def echo(seen: list[tuple[str, str]]) -> Handler:
     return handler
 
 
+@pytest.mark.virtual_time(False)
 async def test_a_trace_that_is_not_kept_is_passed_on_byte_for_byte(rig: Rig, spans: RecordedSpans) -> None:
     seen: list[tuple[str, str]] = []
     await processed(rig, echo(seen), sent=UNSAMPLED)
@@ -492,6 +498,7 @@ async def test_a_trace_that_is_not_kept_is_passed_on_byte_for_byte(rig: Rig, spa
     assert seen == [(UNSAMPLED.traceparent, UNSAMPLED.trace_id)]
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize("sent", [PARENT, UNSAMPLED, PARENT._replace(traceparent=f"{PARENT.traceparent[:-2]}03")])
 async def test_without_the_sdk_a_context_is_passed_on_byte_for_byte(rig: Rig, sent: TraceContext) -> None:
     seen: list[tuple[str, str]] = []

@@ -14,6 +14,8 @@ from tests.support import eventually
 
 from .rig import CREATED, DELETE, DELETED, FAILED, Rig, command, undo
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Seen:
     """A handler that keeps the contexts which it was given."""

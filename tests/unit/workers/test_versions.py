@@ -16,6 +16,8 @@ from sagas.app_provisioning import APP_PROVISIONING
 from tests.support import eventually
 from tests.unit.workers.rig import CREATED, Rig, command
 
+pytestmark = pytest.mark.virtual_time
+
 MADE = "evt.repoMade"
 FIRST, SECOND = APP_PROVISIONING.steps
 NEXT = replace(APP_PROVISIONING, version=2, steps=(replace(FIRST, event=MADE), SECOND))

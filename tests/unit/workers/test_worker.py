@@ -23,6 +23,8 @@ from tests.support import eventually, holds, logged
 
 from .rig import CATALOG, CREATED, TRACE, Rig, command
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Gate:
     """A handler that tells when it begins and ends when it is let."""
@@ -454,6 +456,7 @@ class Stop(BaseException):
     """What no `except Exception` catches."""
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_a_step_whose_handler_raises_what_is_no_exception_fails_at_once(rig: Rig, threaded: bool) -> None:
     async def stop(context: Context, command: Command) -> None:

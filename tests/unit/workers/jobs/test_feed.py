@@ -22,6 +22,8 @@ from tests.support import eventually
 
 from .house import House
 
+pytestmark = pytest.mark.virtual_time
+
 SEEDS = (1, 8, 15, 16, 19, 20, 25, 27)
 """In each of them the connection is cut in the middle of a batch."""
 

@@ -22,6 +22,8 @@ from tests.support import eventually
 
 from .house import House, believed, dispatch, tasks
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def echo(context: JobContext) -> Any:
     await context.log(f"attempt {context.attempt}")

@@ -26,6 +26,8 @@ from tests.tracing import RecordedSpans, attribute, context_of, links_of, parent
 
 from .house import believed, dispatch
 
+pytestmark = pytest.mark.virtual_time
+
 QUEUE = f"{DISPATCH_QUEUE_PREFIX}default"
 PROCESS = f"process {QUEUE}"
 STATUS = "publish job.{jobId}.status"
@@ -208,6 +210,7 @@ def in_a_thread(context: JobContext) -> None:
     observe(context)
 
 
+@pytest.mark.virtual_time(False)
 @pytest.mark.parametrize("function", [as_coroutine, in_a_thread])
 @pytest.mark.parametrize("timeout_ms", [None, 60_000])
 async def test_the_function_runs_inside_the_span_of_its_attempt(
