@@ -116,7 +116,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | 
             place for place, wide in enumerate(widths) if place not in (0, *sentences, *states) and wide > SHORT_COLUMNS
         ]
         names = [0] if widths[0] > ID_COLUMNS else []
-        _narrow(widths, room, names, max(ID_COLUMNS, room // 2))
+        _narrow(widths, room, names, max(ID_COLUMNS, room * 2 // 3))
         _narrow(widths, room, sentences, SENTENCE_COLUMNS)
         _narrow(widths, room, others, SHORT_COLUMNS)
         _narrow(widths, room, sentences, SENTENCE_COLUMNS * 2 // 3)

@@ -12,6 +12,7 @@ from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.registry.executor_calls import CallAnswer
+from orchestrix.errors import Unavailable
 from orchestrix.jobs import messages
 from orchestrix.jobs.executors.port import CallResult, CallTimings, ExecutorCalls, ExecutorRun
 from orchestrix.jobs.executors.reports import ExecutorReports, Reported
@@ -19,9 +20,10 @@ from orchestrix.persistence.engine import Transaction
 from orchestrix.saga.messages import dump
 from tests.conformance.store.test_jobs import inserted, pending
 from tests.integration.jobs.plant import Plant
-from tests.support import eventually
+from tests.support import eventually, holds
 
 HERE = "http://a:1"
+TRIES = 20
 
 
 @dataclass
@@ -54,6 +56,11 @@ class Executor:
         run = self.runs[0]
         body = dump({"jobId": run.job_id, "historyId": run.history_id, "workerId": HERE, "seq": seq, **more})
         event = messages.read_event(queue(run.job_id), body, self.reports._database.now())
+        for _ in range(TRIES - 1):  # as executors do: a queue that was just declared may refuse what is published
+            try:
+                return await self.reports.take(run.job_id, run.history_id, HERE, [Reported(event, body)])
+            except Unavailable:
+                await holds(lambda: True, during=0.2)
         return await self.reports.take(run.job_id, run.history_id, HERE, [Reported(event, body)])
 
 
