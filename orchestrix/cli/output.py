@@ -104,7 +104,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | 
     """Columns two spaces apart, numbers as they come, states in colour.
 
     What is wider than so many `columns` of the terminal is cut: sentences and other long cells in turn, but states and
-    short ones only where that is not enough. The first column is whole, unless it has names longer than an id.
+    short ones only where that is not enough. The first column is whole, unless it has names longer than an id that take
+    more than two thirds of the room.
     """
     lines = [list(headers), *([cell(value) for value in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(headers))]
@@ -115,8 +116,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], columns: int | 
         others = [
             place for place, wide in enumerate(widths) if place not in (0, *sentences, *states) and wide > SHORT_COLUMNS
         ]
-        names = [0] if widths[0] > ID_COLUMNS else []
-        _narrow(widths, room, names, max(ID_COLUMNS, room * 2 // 3))
+        names = [0] if widths[0] > max(ID_COLUMNS, room * 2 // 3) else []
+        _narrow(widths, room, names, max(ID_COLUMNS, room // 2))
         _narrow(widths, room, sentences, SENTENCE_COLUMNS)
         _narrow(widths, room, others, SHORT_COLUMNS)
         _narrow(widths, room, sentences, SENTENCE_COLUMNS * 2 // 3)

@@ -56,7 +56,7 @@ KEEP_TIME = {
     "tests/integration/orchestration/test_instant.py",
     "tests/integration/orchestration/test_slow_place.py",
     "tests/simulation/test_stories.py",
-    "tests/unit/workers/test_authors_ways.py",
+    "tests/unit/tooling/test_virtual_time.py",
     "tests/unit/workers/test_deaths.py",
     "tests/unit/workers/town.py",
 }
