@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -111,9 +111,19 @@ class OtlpReceiver:
         return self.spans()
 
 
+R = TypeVar("R", bound=OtlpReceiver)
+
+
 @contextmanager
 def otlp_receiver() -> Iterator[OtlpReceiver]:
     """A receiver that listens until the block ends."""
+    with receiving(OtlpReceiver) as receiver:
+        yield receiver
+
+
+@contextmanager
+def receiving(kind: type[R]) -> Iterator[R]:
+    """A receiver of that kind, which listens until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -142,7 +152,7 @@ def otlp_receiver() -> Iterator[OtlpReceiver]:
         daemon_threads = True
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        receiver = OtlpReceiver(f"http://127.0.0.1:{server.server_address[1]}")
+        receiver = kind(f"http://127.0.0.1:{server.server_address[1]}")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="otlp-receiver", daemon=True)
         thread.start()
         try:

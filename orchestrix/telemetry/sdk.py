@@ -10,10 +10,11 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, Final
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
@@ -100,6 +101,21 @@ class ContinuingSampler(Sampler):
         return f"ContinuingSampler({self._others.get_description()})"
 
 
+class _Current:
+    """A span is the current one in the block. As `trace.use_span`, at a third of its cost: each message passes here."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> None:
+        self._token = attach(trace.set_span_in_context(self._span))
+
+    def __exit__(self, *_: object) -> None:
+        detach(self._token)
+
+
 class SdkSpan:
     """A span of the SDK."""
 
@@ -131,7 +147,7 @@ class SdkSpan:
 
     def active(self) -> AbstractContextManager[object]:
         """It is the current span in the block. Exceptions pass through it unnoticed."""
-        return trace.use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+        return _Current(self._span)
 
     def end(self) -> None:
         """It ends now."""
@@ -182,7 +198,7 @@ class SdkSpanFactory:
 
     def remote(self, context: TraceContext) -> AbstractContextManager[object]:
         """A span of another process is the current one in the block."""
-        return trace.use_span(trace.NonRecordingSpan(_span_context(context)))
+        return _Current(trace.NonRecordingSpan(_span_context(context)))
 
     def current(self) -> trace.Span:
         """The current span object."""
@@ -257,6 +273,7 @@ def _context_of(found: SpanContext) -> TraceContext:
     return TraceContext(traceparent, found.trace_state.to_header() or None)
 
 
+@lru_cache(256)
 def _span_context(context: TraceContext) -> SpanContext:
     state = TraceState.from_header([context.tracestate]) if context.tracestate else None
     return SpanContext(int(context.trace_id, 16), int(context.span_id, 16), True, TraceFlags(context.flags), state)
