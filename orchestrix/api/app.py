@@ -7,7 +7,10 @@ from functools import cache
 from typing import Final
 
 from fastapi import FastAPI
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrix.api import operations, problems
 from orchestrix.api.actions.routes import redispatches
@@ -36,6 +39,7 @@ from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import RESERVED
 
+HEARTBEATS: Final = frozenset({"/api/registry", "/api/registryRemove"})
 OWN: Final = (
     sagas.catalogue,
     jobs,
@@ -54,10 +58,33 @@ OWN: Final = (
 """The nouns that are there whatever sagas and resources there are."""
 
 
+class _Api(FastAPI):
+    """Answers heartbeats of executors without FastAPI's own layers: they are most requests, and use none of these.
+
+    `heartbeats` answers them with the same middleware, routes and handlers of errors. Middleware that a user has added
+    sees all requests.
+    """
+
+    heartbeats: ASGIApp | None = None
+    own_middleware = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (
+            self.heartbeats is not None
+            and scope["type"] == "http"
+            and scope["path"] in HEARTBEATS
+            and len(self.user_middleware) == self.own_middleware
+        ):
+            scope["app"] = self
+            await self.heartbeats(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def build(context: ApiContext) -> FastAPI:
     """The ASGI application. Raises `DefinitionError` for resources that cannot be served."""
     served = resources.served(context.resources, context.catalog)
-    app = FastAPI(
+    app = _Api(
         title="Orchestrix",
         version=context.version,
         openapi_url=None,
@@ -78,6 +105,12 @@ def build(context: ApiContext) -> FastAPI:
     app.add_middleware(ApiMiddleware, guard=context.guard)
     if context.guard.origins:
         app.add_middleware(CrossOrigin, origins=context.guard.origins)
+
+    if not context.guard.origins:
+        routes = [route for route in app.router.routes if getattr(route, "path", None) in HEARTBEATS]
+        handling = ExceptionMiddleware(Router(routes, redirect_slashes=False), handlers=app.exception_handlers)
+        app.heartbeats = ApiMiddleware(handling, guard=context.guard)
+    app.own_middleware = len(app.user_middleware)
 
     @cache
     def document() -> openapi.Schema:
