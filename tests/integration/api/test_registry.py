@@ -927,3 +927,23 @@ async def test_the_examples_of_bodies_fit_their_schemas_and_are_accepted(world: 
             answered = operation["responses"]["200"]["content"]["application/json"]
             Draft202012Validator({**api, **answered["schema"]}).validate(answer.json())
             Draft202012Validator({**api, **answered["schema"]}).validate(answered["example"])
+
+
+async def test_middleware_that_a_user_adds_sees_heartbeats_too(world: World) -> None:
+    """They take a shorter way only while nobody else has to see them."""
+    seen: list[str] = []
+
+    class Watching:
+        def __init__(self, app: Any) -> None:
+            self._app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            seen.append(scope["path"])
+            await self._app(scope, receive, send)
+
+    app = world.built()
+    app.add_middleware(Watching)
+    transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post("/api/registry", json={})
+    assert (answer.status_code, seen) == (422, ["/api/registry"])
