@@ -1,11 +1,19 @@
-"""Published spans: ends the spans of messages by what became of them."""
+"""Published spans: messages carry the context of their spans, which end by what became of them."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 
-from orchestrix.broker.port import Outcome, Published
+from orchestrix.broker.port import Outcome, Outgoing, Published
 from orchestrix.telemetry.tracing import Span
+
+
+def carrying(outgoing: Outgoing, span: Span) -> Outgoing:
+    """The message, with the context of the span that publishes it."""
+    if not span.recording or span.context is None:
+        return outgoing
+    return replace(outgoing, headers={**outgoing.headers, **span.context.headers})
 
 
 async def with_spans(publishing: Awaitable[list[Published]], spans: Sequence[Span]) -> list[Published]:

@@ -185,7 +185,7 @@ def begin_timer(saga: Saga, instance: Instance) -> Span:
     """
     head = head_of(instance)
     if not tracing.enabled() or (head is not None and not head.sampled):
-        return tracing.begin("timer", parent=head) if head is not None else tracing.NO_SPAN
+        return tracing.ForwardedContext(head) if head is not None else tracing.NO_SPAN
     here = pending_command(saga, instance)
     values: dict[str, Value] = {
         **saga_attributes(instance.saga, instance.id, instance.correlation_id),

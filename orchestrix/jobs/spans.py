@@ -14,6 +14,7 @@ from orchestrix.broker.port import Delivery
 from orchestrix.domain.job_retry import is_retried
 from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
 from orchestrix.persistence.engine import Transaction
+from orchestrix.saga.trace_context import next_part
 from orchestrix.telemetry import conventions as names
 from orchestrix.telemetry import messaging, tracing
 from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context, trace_context
@@ -23,15 +24,12 @@ DISPATCH: Final = "dispatch job"
 END_ATTEMPT: Final = "end job attempt"
 OFFER: Final = "offer job"
 HAND_OFF: Final = "hand off job"
-STATUS_TEMPLATE: Final = "job.{jobId}.status"
 _UNDO: Final = ":undo"
 
 
 def trace_of(job: JobRow) -> tuple[str | None, str | None]:
-    """`traceparent` and `tracestate` of what it sends: that of its root holds for the root's trace alone."""
-    if job.trace_head is None or job.traceparent is None:
-        return job.trace_head or job.traceparent, None if job.traceparent is None else job.tracestate
-    return job.trace_head, job.tracestate if job.trace_head[3:35] == job.traceparent[3:35] else None
+    """`traceparent` and `tracestate` of what it sends."""
+    return next_part(job.traceparent, job.tracestate, job.trace_head)
 
 
 def context_of(job: JobRow) -> TraceContext | None:
@@ -136,7 +134,7 @@ def begin_status(job: JobRow, delivery: Delivery, status: AttemptStatus) -> Span
         sent_at=delivery.sent_at,
         redelivered=delivery.redelivered,
         tag=delivery.tag,
-        template=STATUS_TEMPLATE,
+        template=names.JOB_STATUS_TEMPLATE,
         attributes={**attributes_of(job), names.WORKER_ID: status.worker_id, names.JOB_STATUS: status.status},
     )
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from .definition import TERMINAL
+from .trace_context import next_part
 
 DEADLINE: Final = "deadline"
 UNSENT: Final = "unsent"
@@ -160,10 +161,8 @@ class Instance:
 
     @property
     def trace(self) -> tuple[str | None, str | None]:
-        """`traceparent` and `tracestate` of what it sends: that of its root holds for the root's trace alone."""
-        if self.trace_head is None or self.traceparent is None:
-            return self.trace_head or self.traceparent, None if self.traceparent is None else self.tracestate
-        return self.trace_head, self.tracestate if self.trace_head[3:35] == self.traceparent[3:35] else None
+        """`traceparent` and `tracestate` of what it sends."""
+        return next_part(self.traceparent, self.tracestate, self.trace_head)
 
     @property
     def trace_id(self) -> str | None:

@@ -10,7 +10,7 @@ from uuid import UUID
 from orchestrix import clock
 from orchestrix.telemetry import conventions as names
 from orchestrix.telemetry import tracing
-from orchestrix.telemetry.trace_context import TraceContext, span_id_for
+from orchestrix.telemetry.trace_context import TraceContext, published_context, span_id_for
 from orchestrix.telemetry.tracing import Attributes, Span, SpanKind, SpanLink, Value
 
 PUBLISH: Final = "publish"
@@ -49,8 +49,7 @@ def begin_publish(
     destination = f"{exchange}:{routing_key}" if exchange else routing_key
     first = span_id_for(message_id) if links is None else None
     if again and first is not None and not elsewhere:
-        parent = made_by.traceparent
-        links = [SpanLink(made_by._replace(traceparent=f"{parent[:36]}{first:016x}{parent[52:]}"), names.LINK_RETRY)]
+        links = [SpanLink(published_context(made_by, message_id), names.LINK_RETRY)]
     values: dict[str, Value] = {
         names.MESSAGING_SYSTEM: names.RABBITMQ,
         names.MESSAGING_OPERATION_NAME: PUBLISH,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from orchestrix.broker.port import Delivery, Outgoing
@@ -104,13 +103,6 @@ def dead_letter_span(outgoing: Outgoing, delivery: Delivery, made_by: Span, attr
         links=[] if published is None else [SpanLink(published, names.LINK_RETRY)],
         attributes=attributes,
     )
-
-
-def carrying(outgoing: Outgoing, span: Span) -> Outgoing:
-    """The message, with the context of the span that publishes it."""
-    if not span.recording or span.context is None:
-        return outgoing
-    return replace(outgoing, headers={**outgoing.headers, **span.context.headers})
 
 
 def context_headers(span: Span) -> dict[str, str]:

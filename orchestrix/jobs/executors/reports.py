@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Outcome, Outgoing
-from orchestrix.broker.published_spans import with_spans
+from orchestrix.broker.published_spans import carrying, with_spans
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
 from orchestrix.domain.jobs import AttemptStatus, JobRow
 from orchestrix.domain.registry.executor_reports import judge
@@ -19,7 +19,7 @@ from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
-from orchestrix.telemetry import messaging, tracing
+from orchestrix.telemetry import conventions, messaging, tracing
 from orchestrix.telemetry.trace_context import TraceContext
 from orchestrix.telemetry.tracing import Span
 
@@ -91,8 +91,8 @@ class ExecutorReports:
         """Those that no queue was there for, and all behind them: a line must not overtake another one."""
         made_by = tracing.current_context() or spans.context_of(job)
         begun = [_begin_publish(job, one, made_by) for one in messages]
-        carrying = [_carrying(one, span) for one, span in zip(messages, begun, strict=True)]
-        results = await with_spans(self._broker.publish(carrying, PUBLISH_TIMEOUT_S), begun)
+        outgoing = [carrying(one, span) for one, span in zip(messages, begun, strict=True)]
+        results = await with_spans(self._broker.publish(outgoing, PUBLISH_TIMEOUT_S), begun)
         first = next((n for n, one in enumerate(results) if one.outcome is not Outcome.CONFIRMED), len(results))
         if first == len(results):
             return []
@@ -113,15 +113,9 @@ def _begin_publish(job: JobRow, message: Outgoing, made_by: TraceContext | None)
         message.message_id,
         made_by,
         correlation_id=message.correlation_id,
-        template=spans.STATUS_TEMPLATE,
+        template=conventions.JOB_STATUS_TEMPLATE,
         attributes=spans.attributes_of(job),
     )
-
-
-def _carrying(message: Outgoing, span: Span) -> Outgoing:
-    if not span.recording or span.context is None:
-        return message
-    return replace(message, headers={**message.headers, **span.context.headers})
 
 
 def _message(job: JobRow, one: Reported) -> Outgoing:

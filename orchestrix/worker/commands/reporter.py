@@ -12,7 +12,7 @@ from typing import Final, Literal
 from orchestrix import crash
 from orchestrix.broker.dead_letter import FORMS
 from orchestrix.broker.port import Broker, Delivery, LinkState, Outcome, Outgoing, Published, Topology
-from orchestrix.broker.published_spans import with_spans
+from orchestrix.broker.published_spans import carrying, with_spans
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import WakeSignal, backoff
 from orchestrix.telemetry import log_events
@@ -24,7 +24,6 @@ from orchestrix.worker.context import LOGGER
 from orchestrix.worker.delivery_spans import (
     UNREPORTED,
     begin_delivery,
-    carrying,
     dead_letter_span,
     is_kept,
     publish_span,

@@ -11,13 +11,12 @@ from typing import Final, Protocol, TypeAlias
 
 from orchestrix import clock, crash
 from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published, Topology
-from orchestrix.broker.published_spans import with_spans
+from orchestrix.broker.published_spans import carrying, with_spans
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.lifecycle import WakeSignal, backoff
 from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import NO_SPAN, Span
 from orchestrix.worker.context import LOGGER
-from orchestrix.worker.delivery_spans import carrying
 from orchestrix.worker.jobs.stop_signal import JobCancelled
 
 MessageFactory: TypeAlias = Callable[[int], Outgoing]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeGuard
+from typing import TypeGuard
 
 from orchestrix.broker.port import Delivery, Outgoing
 from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX
@@ -13,8 +13,6 @@ from orchestrix.telemetry.tracing import NO_SPAN, Span, Value
 from orchestrix.worker.delivery_spans import begin_delivery, is_kept, publish_span
 from orchestrix.worker.jobs.dispatch import JobDispatch
 from orchestrix.worker.jobs.messages import STATUS
-
-STATUS_TEMPLATE: Final = "job.{jobId}.status"
 
 
 def begin_attempt(dispatch: JobDispatch, delivery: Delivery, worker_id: str) -> Span:
@@ -37,7 +35,7 @@ def status_span(dispatch: JobDispatch, attempt: Span, outgoing: Outgoing, again:
     """The span of publishing a report of the attempt, if that is a status: lines of its log have none."""
     if outgoing.type != STATUS or not is_kept(attempt):
         return NO_SPAN
-    return publish_span(outgoing, attempt, job_attributes(dispatch), again=again, template=STATUS_TEMPLATE)
+    return publish_span(outgoing, attempt, job_attributes(dispatch), again=again, template=names.JOB_STATUS_TEMPLATE)
 
 
 def job_attributes(dispatch: JobDispatch) -> dict[str, Value]:

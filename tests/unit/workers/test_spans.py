@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from orchestrix import Command, Context, Permanent, Transient, Unavailable, clock
+from orchestrix.broker import published_spans
 from orchestrix.broker.port import Outcome, Published
 from orchestrix.telemetry import tracing
 from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context
@@ -550,8 +551,12 @@ async def test_without_the_sdk_a_command_costs_the_reading_of_one_header(
         return context_in(given)
 
     monkeypatch.setattr(delivery_spans, "context_in", counted)
-    for name in ("saga_attributes", "begin_publish", "replace"):
-        monkeypatch.setattr(delivery_spans, name, refusing(name))
+    for module, name in (
+        (delivery_spans, "saga_attributes"),
+        (delivery_spans, "begin_publish"),
+        (published_spans, "replace"),
+    ):
+        monkeypatch.setattr(module, name, refusing(name))
     await processed(rig, headers=headers)
     assert len(rig.broker.events(CREATED)) == len(read) == 1
 
