@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from orchestrix import clock
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.domain.registry.executors import ExecutorState, state_of
 from orchestrix.errors import RetryableError, Unavailable
-from orchestrix.lifecycle import Loop
+from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
@@ -76,6 +75,7 @@ class RegistryDirectory:
         self._settings = settings
         self._last: _Reading | None = None
         self._away_until = 0.0
+        self._renewed = WakeSignal()
         self._loop = Loop("registry directory", self._round)
 
     async def start(self) -> None:
@@ -85,6 +85,10 @@ class RegistryDirectory:
     async def stop(self) -> None:
         """Stops."""
         await self._loop.stop()
+
+    def renew(self) -> None:
+        """Lists have changed: the reading that is kept is renewed at once."""
+        self._renewed.set()
 
     async def view(self, *, fresh: bool = False) -> DirectoryView:
         """All apps; with `fresh` from memory only if a reading fails now. Raises `Unavailable` if none succeeded."""
@@ -101,7 +105,7 @@ class RegistryDirectory:
 
     async def _round(self) -> None:
         await self._read()
-        await asyncio.sleep(REFRESH_S)
+        await self._renewed.wait(REFRESH_S)
 
     async def _read(self) -> _Reading:
         began = clock.monotonic()

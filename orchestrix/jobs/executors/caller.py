@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,6 +12,7 @@ from orchestrix import clock
 from orchestrix.domain import jobs as job_rules
 from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
 from orchestrix.domain.registry import executor_calls as rules
+from orchestrix.domain.registry.callbacks import callbacks_for
 from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
 from orchestrix.errors import ConflictError, NotFound, RetryableError
@@ -33,8 +33,6 @@ STALL_S: Final = 5.0
 CANCEL_INTERVAL_S: Final = 10.0
 DENIAL_INTERVAL_S: Final = 2.0
 """Seconds after which an executor is asked again that denies an attempt: its last report may not be stored yet."""
-CALLS_LIMIT: Final = 100
-CALLS_PER_ADDRESS: Final = 4
 ATTEMPTS_LIMIT: Final = 2000
 
 
@@ -80,8 +78,6 @@ class ExecutorCaller:
         self._consume, self._listens = consume, listens
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
         self._calls: dict[tuple[str, int], _Call] = {}
-        self._slots = asyncio.Semaphore(CALLS_LIMIT)
-        self._slots_of = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(CALLS_PER_ADDRESS))
         self._listening_since = self._polled_at = clock.monotonic()
         self._wake = WakeSignal()
         self._loop = Loop("executor calls", self._round)
@@ -147,11 +143,12 @@ class ExecutorCaller:
 
     async def _call(self, call: _Call) -> None:
         one = call.attempt
+        urls = await self._callbacks()
         await self._consume(one.job_id, one.owner_epoch)
         given = await self._database.run(lambda tx: self._give(tx, call))
         if given is None or given.address is None:
             return
-        result = await self._run(given)
+        result = await self._run(given, urls)
         step = rules.next_step(str(given.routing), call.state, result.answer)
         call.state = call.state.called(result.answer)
         if step is Next.END:
@@ -177,7 +174,7 @@ class ExecutorCaller:
         pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
         call.next_at = clock.monotonic() + pause
 
-    async def _run(self, job: JobRow) -> CallResult:
+    async def _run(self, job: JobRow, urls: Sequence[str]) -> CallResult:
         key, history_id = await installation.report_key(self._database), str(job.history_id)
         address, (traceparent, tracestate) = str(job.address), spans.trace_of(job)
         run = ExecutorRun(
@@ -190,15 +187,14 @@ class ExecutorCaller:
             payload=job.payload,
             timeout_ms=job.timeout_ms,
             correlation_id=job.correlation_id,
-            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in self._callbacks],
+            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in callbacks_for(address, urls)],
             token=attempt_token(key, history_id),
             traceparent=traceparent,
             tracestate=tracestate,
             shard_index=job.shard_index,
             shard_total=job.shard_total,
         )
-        async with self._slots_of[address], self._slots:
-            return await self._client.run(run)
+        return await self._client.run(run)
 
     async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
         """The job with its payload, whose address is stored; None where no executor is to be called."""
