@@ -18,6 +18,7 @@ from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExe
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.jobs import spans, step_results
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
+from orchestrix.jobs.executors.ended_attempts import EndedAttempts
 from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import installation
@@ -49,6 +50,10 @@ class _Call:
     taken: bool = False
     next_at: float = 0.0
     denied: bool = False
+    cancelled: bool = False
+    """Whether the executor was asked once to stop."""
+    ended: bool = False
+    """Whether this node has ended it."""
     task: asyncio.Task[None] | None = None
 
 
@@ -72,6 +77,7 @@ class ExecutorCaller:
         notify_leader: Callable[[], None],
         on_change: Callable[[Iterable[str]], None],
         sent: Callable[[], None],
+        wake: WakeSignal | None = None,
     ) -> None:
         self._database, self._node, self._client, self._pick = database, node, calls.client, calls.pick
         self._timings, self._callbacks = calls.timings, calls.callbacks
@@ -79,11 +85,12 @@ class ExecutorCaller:
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
         self._calls: dict[tuple[str, int], _Call] = {}
         self._listening_since = self._polled_at = clock.monotonic()
-        self._wake = WakeSignal()
+        self._ended = EndedAttempts(database, calls.client)
+        self._wake = wake or WakeSignal()
         self._loop = Loop("executor calls", self._round)
 
     def wake(self) -> None:
-        """This node may own an attempt that is not called yet."""
+        """This node may own an attempt that is not called yet, or that is to be stopped."""
         self._wake.set()
 
     async def start(self) -> None:
@@ -97,6 +104,7 @@ class ExecutorCaller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ended.close()
         self._calls.clear()
 
     async def _round(self) -> None:
@@ -112,6 +120,8 @@ class ExecutorCaller:
         async with self._database.read() as connection:
             found = await executor_jobs.owned(connection, self._node, ATTEMPTS_LIMIT)
         current = {(one.history_id, one.owner_epoch): one for one in found}
+        gone = [call for key, call in self._calls.items() if key not in current and call.task is None]
+        await self._ended.stop_executors([call.attempt.history_id for call in gone if not call.ended])
         self._calls = {key: call for key, call in self._calls.items() if key in current or call.task is not None}
         for key, one in current.items():
             # What was called before this process knew of it may have been taken.
@@ -126,6 +136,8 @@ class ExecutorCaller:
         heard = one.heard_at, one.called_at
         if rules.is_silent(heard, self._database.now(), now - self._listening_since, self._timings.dead):
             return self._end(call, rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s"))
+        if one.cancel_reason is not None and not call.cancelled:
+            return self._cancel(call, one.cancel_reason)
         if now < call.next_at:
             return None
         if one.state == DISPATCHED and not call.taken:
@@ -248,7 +260,7 @@ class ExecutorCaller:
 
     async def _cancel(self, call: _Call, reason: str) -> None:
         one = call.attempt
-        call.next_at = clock.monotonic() + CANCEL_INTERVAL_S
+        call.cancelled, call.next_at = True, clock.monotonic() + CANCEL_INTERVAL_S
         await self._stop_run(one, reason)
 
     async def _stop_run(self, one: OwnedAttempt, reason: str) -> None:
@@ -264,6 +276,7 @@ class ExecutorCaller:
     async def _end(self, call: _Call, ending: AttemptEnding) -> None:
         one = call.attempt
         moved = await self._database.run(lambda tx: self._write_end(tx, one, ending))
+        call.ended = moved is not None
         if moved is not None and moved.stop is not None:
             await self._stop_run(one, str(ending.error.get("message")))
 
