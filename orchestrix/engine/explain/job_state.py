@@ -160,7 +160,7 @@ def _help_of_call(job: JobRow) -> str | None:
             line = f"orchestrix registry set {group} --address URL"
             return f"Start an executor that registers for {group}, or set an address with `{line}`"
         case "ExecutorNotReached" | "ExecutorRefused":
-            return f"See `orchestrix registry show {group}`, mend the executor or the setting that the error names"
+            return f"See `orchestrix registry show {group}`, correct the executor or the setting in the error"
         case _:
             return None
 

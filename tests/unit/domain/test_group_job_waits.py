@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,11 @@ def test_what_it_waits_for(job: JobRow, executors: GroupExecutors, code: str, sa
     assert (found.code, str(found).startswith(said) or said in str(found)) == (code, True), str(found)
     assert "worker" not in str(found)
     assert "queue" not in str(found)
+
+
+def test_the_codes_are_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "jobs.md").read_text(encoding="utf-8")
+    assert [code for _, _, code, _ in WAITS if f"`{code}`" not in text] == []
 
 
 def context(executors: GroupExecutors | None = None, **more: Any) -> DiagnosisContext:
