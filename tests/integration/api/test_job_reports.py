@@ -151,6 +151,22 @@ async def test_after_the_end_only_the_announced_lines_are_published(attempt: Att
     assert attempt.published() == [(logs_queue(attempt.job.id), 2), (logs_queue(attempt.job.id), 3)]
 
 
+async def test_the_owner_is_notified_of_the_first_status_until_it_has_read_it(attempt: Attempt) -> None:
+    running = attempt.job
+    first = replace(running, state="DISPATCHED", started_at=None, worker_id=None, seq=0, owner="ada-1")
+    await attempt.becomes(JobTransition(replace(first, version=running.version + 1)))
+    for _ in range(2):
+        answer(await attempt.report("status", attempt.status()))
+    assert attempt.world.noticed == [("ada-1", attempt.job.id)] * 2
+    assert attempt.world.broker.declared == 2
+    await attempt.becomes(JobTransition(replace(running, owner="ada-1", version=attempt.job.version + 1)))
+    answer(await attempt.report("logs", [attempt.line(2)]))
+    assert len(attempt.world.noticed) == 2
+    attempt.world.broker.judge = Breaking(Outcome.RETURNED)
+    answer(await attempt.report("logs", [attempt.line(3)]))
+    assert len(attempt.world.noticed) == 3, "its queues were missing, and no node reads them"
+
+
 class Breaking:
     """Refuses the first publications in one way."""
 
@@ -183,7 +199,7 @@ async def test_the_queues_of_a_job_that_was_cleared_away_are_not_made_again(atte
     assert attempt.world.broker.declared == 0
 
 
-@pytest.mark.parametrize("outcomes", [[Outcome.UNKNOWN], [Outcome.RETURNED, Outcome.RETURNED]])
+@pytest.mark.parametrize("outcomes", [[Outcome.UNKNOWN], [Outcome.RETURNED] * 5])
 async def test_without_the_broker_it_is_to_be_sent_again(attempt: Attempt, outcomes: list[Outcome]) -> None:
     break_broker(attempt, outcomes)
     away = await attempt.report("status", attempt.status(2))
