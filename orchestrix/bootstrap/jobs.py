@@ -11,7 +11,8 @@ from orchestrix.bootstrap.factories import Connect
 from orchestrix.broker.topology import jobs_topology
 from orchestrix.jobs.cancellation import JobCanceller, StopPublisher
 from orchestrix.jobs.change_notifier import JobChangeNotifier
-from orchestrix.jobs.executors.reported_jobs import OwnerNotifier
+from orchestrix.jobs.executors.port import ExecutorCalls
+from orchestrix.jobs.executors.reported_jobs import ReportNotifier
 from orchestrix.jobs.executors.reports import ExecutorReports
 from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies
 from orchestrix.jobs.leader_notifier import LeaderNotifier
@@ -62,7 +63,7 @@ def handle_dead_dispatches(node: NodeContext, notifiers: JobNotifiers) -> DeadDi
 
 def assemble_jobs(node: NodeContext, notifiers: JobNotifiers, is_here: Callable[[str], bool]) -> NodeJobs:
     """The services; nothing of them runs yet. `is_here` as in `make_notifiers`."""
-    notify_owner = OwnerNotifier(node.broker, is_here, node.signals.jobs.reported.add)
+    notify_owner = ReportNotifier(node.broker, is_here, node.signals.jobs.reported.add)
     stops, due, on_change, sent = (
         StopPublisher(node.broker),
         notifiers.leader,
@@ -81,7 +82,13 @@ def assemble_jobs(node: NodeContext, notifiers: JobNotifiers, is_here: Callable[
 
 
 def job_coordinator(
-    node: NodeContext, node_id: str, relay: OutboxRelay, notifiers: JobNotifiers, connect: Connect, drain: DrainSignal
+    node: NodeContext,
+    node_id: str,
+    relay: OutboxRelay,
+    notifiers: JobNotifiers,
+    connect: Connect,
+    drain: DrainSignal,
+    executors: ExecutorCalls | None,
 ) -> JobCoordinator:
     """The job coordinator of a node that owns jobs under this id; nothing of it runs yet."""
 
@@ -99,5 +106,6 @@ def job_coordinator(
         signals=node.signals.jobs,
         notify_leader=job_due,
         on_job_change=notifiers.changes.notify,
+        executors=executors,
     )
     return JobCoordinator(node_id, dependencies, single_process=node.single_process, draining=drain)

@@ -18,6 +18,7 @@ from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
 from orchestrix.jobs.executors.caller import ExecutorCaller
+from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
 from orchestrix.jobs.executors.port import ExecutorCalls
 from orchestrix.jobs.executors.reported_jobs import ReportedJobs, ReportedJobsReader
 from orchestrix.jobs.log_lines import LogLimit
@@ -50,13 +51,14 @@ LOST_DISPATCH_DELAY_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class JobSignals:
-    """What wakes a job coordinator: a job is due, a node has died, this node's row may say that it is to drain, or an
-    executor has reported."""
+    """What wakes a job coordinator: a job is due, a node has died, this node's row may say that it is to drain, there
+    is an executor to call, or executors have reported."""
 
     due: WakeSignal = field(default_factory=WakeSignal)
     orphaned: WakeSignal = field(default_factory=WakeSignal)
     drain_requested: WakeSignal = field(default_factory=WakeSignal)
     reported: ReportedJobs = field(default_factory=ReportedJobs)
+    calls_due: WakeSignal = field(default_factory=WakeSignal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +172,8 @@ class JobCoordinator:
             notify_leader=self.notify_leader,
             on_change=dependencies.on_job_change,
             sent=dependencies.relay.notify,
-            ended=self.reconcile.wake,
+            wake=dependencies.signals.calls_due,
+            on_end=self.reconcile.wake,
         )
 
     @property
@@ -250,7 +253,13 @@ class JobCoordinator:
         return Services(
             [
                 JobDispatcher(
-                    dependencies.database, fence, signals.due, dependencies.relay, open_limit=most, silent=silent
+                    dependencies.database,
+                    fence,
+                    signals.due,
+                    dependencies.relay,
+                    open_limit=most,
+                    silent=silent,
+                    notify_owners=OwnerNotifier(dependencies.control),
                 ),
                 PeriodicDuty("job rescuer", rescuer.run_once),
                 PeriodicDuty("orphan detector", orphan_detector.orphans, signals.orphaned),

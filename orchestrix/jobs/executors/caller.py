@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,11 +12,13 @@ from orchestrix import clock, crash
 from orchestrix.domain import jobs as job_rules
 from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
 from orchestrix.domain.registry import executor_calls as rules
+from orchestrix.domain.registry.callbacks import callbacks_for
 from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.jobs import spans, step_results
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
+from orchestrix.jobs.executors.ended_attempts import EndedAttempts
 from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import installation
@@ -33,8 +34,6 @@ STALL_S: Final = 5.0
 CANCEL_INTERVAL_S: Final = 10.0
 DENIAL_INTERVAL_S: Final = 2.0
 """Seconds after which an executor is asked again that denies an attempt: its last report may not be stored yet."""
-CALLS_LIMIT: Final = 100
-CALLS_PER_ADDRESS: Final = 4
 ATTEMPTS_LIMIT: Final = 2000
 
 
@@ -51,6 +50,10 @@ class _Call:
     taken: bool = False
     next_at: float = 0.0
     denied: bool = False
+    cancelled: bool = False
+    """Whether the executor was asked once to stop."""
+    ended: bool = False
+    """Whether this node has ended it."""
     task: asyncio.Task[None] | None = None
 
 
@@ -61,7 +64,7 @@ class ExecutorCaller:
     whoever owns the job afterwards calls the same address with the same history id, which begins nothing twice.
     The queues of a job are declared by its first report, of which this node is notified. Where that notification can
     have gone to another owner, or is lost, `consume` makes them and begins to read them once the executor is known to
-    have the attempt. `listens` says whether reports can arrive now; `ended` is called when a job has ended here.
+    have the attempt. `listens` says whether reports can arrive now; `on_end` is called when a job has ended here.
     """
 
     def __init__(
@@ -75,20 +78,20 @@ class ExecutorCaller:
         notify_leader: Callable[[], None],
         on_change: Callable[[Iterable[str]], None],
         sent: Callable[[], None],
-        ended: Callable[[], None] = lambda: None,
+        wake: WakeSignal | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._database, self._node, self._client, self._pick = database, node, calls.client, calls.pick
         self._timings, self._callbacks = calls.timings, calls.callbacks
         self._consume, self._listens = consume, listens
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
-        self._ended = ended
+        self._on_end = on_end
         self._calls: dict[tuple[str, int], _Call] = {}
         self._heard: set[str] = set()
         """Attempts whose executors have given a sign of life that is not noted yet."""
-        self._slots = asyncio.Semaphore(CALLS_LIMIT)
-        self._slots_of = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(CALLS_PER_ADDRESS))
         self._listening_since = self._polled_at = clock.monotonic()
-        self._wake = WakeSignal()
+        self._ended = EndedAttempts(database, calls.client)
+        self._wake = wake or WakeSignal()
         self._loop = Loop("executor calls", self._round)
 
     @property
@@ -97,7 +100,7 @@ class ExecutorCaller:
         return {call.attempt.job_id for call in self._calls.values()}
 
     def wake(self) -> None:
-        """This node may own an attempt that is not called yet."""
+        """This node may own an attempt that is not called yet, or that is to be stopped."""
         self._wake.set()
 
     async def start(self) -> None:
@@ -111,6 +114,7 @@ class ExecutorCaller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ended.close()
         self._calls.clear()
 
     async def _round(self) -> None:
@@ -127,6 +131,8 @@ class ExecutorCaller:
         async with self._database.read() as connection:
             found = await executor_jobs.owned(connection, self._node, ATTEMPTS_LIMIT)
         current = {(one.history_id, one.owner_epoch): one for one in found}
+        gone = [call for key, call in self._calls.items() if key not in current and call.task is None]
+        await self._ended.stop_executors([call.attempt.history_id for call in gone if not call.ended])
         self._calls = {key: call for key, call in self._calls.items() if key in current or call.task is not None}
         for key, one in current.items():
             # What was called before this process knew of it may have been taken.
@@ -141,6 +147,8 @@ class ExecutorCaller:
         heard = one.heard_at, one.called_at
         if rules.is_silent(heard, self._database.now(), now - self._listening_since, self._timings.dead):
             return self._end(call, rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s"))
+        if one.cancel_reason is not None and not call.cancelled:
+            return self._cancel(call, one.cancel_reason)
         if now < call.next_at:
             return None
         if one.state == DISPATCHED and not call.taken:
@@ -158,11 +166,12 @@ class ExecutorCaller:
 
     async def _call(self, call: _Call) -> None:
         one = call.attempt
+        urls = await self._callbacks()
         given = await self._database.run(lambda tx: self._give(tx, call))
         if given is None or given.address is None:
             return
         crash.point("jobs.call.before_call")
-        result = await self._run(given)
+        result = await self._run(given, urls)
         crash.point("jobs.call.after_answer")
         step, unsure = rules.next_step(str(given.routing), call.state, result.answer), call.state.unsure
         call.state = call.state.called(result.answer)
@@ -191,7 +200,7 @@ class ExecutorCaller:
         pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
         call.next_at = clock.monotonic() + pause
 
-    async def _run(self, job: JobRow) -> CallResult:
+    async def _run(self, job: JobRow, urls: Sequence[str]) -> CallResult:
         key, history_id = await installation.report_key(self._database), str(job.history_id)
         address, (traceparent, tracestate) = str(job.address), spans.trace_of(job)
         run = ExecutorRun(
@@ -204,15 +213,14 @@ class ExecutorCaller:
             payload=job.payload,
             timeout_ms=job.timeout_ms,
             correlation_id=job.correlation_id,
-            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in self._callbacks],
+            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in callbacks_for(address, urls)],
             token=attempt_token(key, history_id),
             traceparent=traceparent,
             tracestate=tracestate,
             shard_index=job.shard_index,
             shard_total=job.shard_total,
         )
-        async with self._slots_of[address], self._slots:
-            return await self._client.run(run)
+        return await self._client.run(run)
 
     async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
         """The job with its payload, whose address is stored; None where no executor is to be called."""
@@ -267,7 +275,7 @@ class ExecutorCaller:
 
     async def _cancel(self, call: _Call, reason: str) -> None:
         one = call.attempt
-        call.next_at = clock.monotonic() + CANCEL_INTERVAL_S
+        call.cancelled, call.next_at = True, clock.monotonic() + CANCEL_INTERVAL_S
         await self._stop_run(one, reason)
 
     async def _stop_run(self, one: OwnedAttempt, reason: str) -> None:
@@ -291,6 +299,7 @@ class ExecutorCaller:
     async def _end(self, call: _Call, ending: AttemptEnding) -> None:
         one = call.attempt
         moved = await self._database.run(lambda tx: self._write_end(tx, one, ending))
+        call.ended = moved is not None
         if moved is not None and moved.stop is not None:
             await self._stop_run(one, str(ending.error.get("message")))
 
@@ -316,4 +325,4 @@ class ExecutorCaller:
         self._on_change([job.id])
         self._notify_leader()
         if job.ended:
-            self._ended()
+            self._on_end()

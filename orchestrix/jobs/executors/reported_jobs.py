@@ -46,7 +46,7 @@ class ReportedJobs:
         return found
 
 
-class OwnerNotifier:
+class ReportNotifier:
     """Notifies the owner of a job: by `here` if `is_here` knows that node, else by the node's queue.
 
     A lost notification costs seconds: the owner reads the queues by itself once it knows that the executor has begun.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import func, or_, select, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
@@ -98,6 +98,19 @@ async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
     table = job_attempts.c
     where = {"address": after.address, "called_at": after.called_at}
     await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
+
+
+async def in_flight(connection: Connection, groups: Collection[str] | None = None) -> dict[tuple[str, str], int]:
+    """How many attempts were given to each executor and have not ended, by group and address, of these groups or all.
+
+    Found by the index of states, channels and groups, which holds the live jobs beside each other.
+    """
+    table = jobs.c
+    of = table.executor_group.is_not(None) if groups is None else table.executor_group.in_(sorted(groups))
+    live = table.state.in_(LIVE), table.channels == 1, of, table.address.is_not(None)
+    query = select(table.executor_group, table.address, func.count()).where(*live)
+    found = await connection.execute(query.group_by(table.executor_group, table.address))
+    return {(group, address): count for group, address, count in found}
 
 
 async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:

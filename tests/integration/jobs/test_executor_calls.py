@@ -20,6 +20,7 @@ from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 from tests.conformance.store.test_jobs import dispatched, now, owned, stored
+from tests.integration.jobs.plant import callbacks
 from tests.servers import templates
 from tests.support import eventually
 
@@ -76,7 +77,7 @@ class Owner:
         return ExecutorCaller(
             self.database,
             name,
-            ExecutorCalls(self.executors, self.pick, CallTimings(probe, dead), ["http://node:8080"]),
+            ExecutorCalls(self.executors, self.pick, CallTimings(probe, dead), callbacks),
             consume=self.consume,
             listens=lambda: True,
             notify_leader=lambda: None,

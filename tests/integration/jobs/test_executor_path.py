@@ -21,7 +21,7 @@ from orchestrix.jobs.executors.reports import ExecutorReports, Reported
 from orchestrix.persistence.engine import Transaction
 from orchestrix.saga.messages import dump
 from tests.conformance.store.test_jobs import inserted, pending
-from tests.integration.jobs.plant import HASTY, Plant
+from tests.integration.jobs.plant import HASTY, Plant, callbacks
 from tests.support import eventually, holds
 
 HERE = "http://a:1"
@@ -75,7 +75,7 @@ async def called(
 ) -> tuple[JobRow, Executor]:
     """A job for a group that its executor is called for; `more` are fields of `Executor`."""
     executor = Executor(ExecutorReports(plant.database, broker, plant.notify_owner))
-    plant.executors = ExecutorCalls(executor, executor.pick, CallTimings(1000, 1000), ["http://node:8080"])
+    plant.executors = ExecutorCalls(executor, executor.pick, CallTimings(1000, 1000), callbacks)
     for name, value in more.items():
         setattr(executor, name, value)
     await broker.start()
