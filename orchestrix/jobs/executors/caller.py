@@ -17,6 +17,7 @@ from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Nex
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.jobs import spans, step_results
+from orchestrix.jobs.executors import call_spans
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
 from orchestrix.jobs.executors.ended_attempts import EndedAttempts
 from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
@@ -171,7 +172,7 @@ class ExecutorCaller:
         if given is None or given.address is None:
             return
         crash.point("jobs.call.before_call")
-        result = await self._run(given, urls)
+        result = await self._run(given, urls, again=call.state.unsure or call.state.calls > 0)
         crash.point("jobs.call.after_answer")
         step, unsure = rules.next_step(str(given.routing), call.state, result.answer), call.state.unsure
         call.state = call.state.called(result.answer)
@@ -200,9 +201,10 @@ class ExecutorCaller:
         pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
         call.next_at = clock.monotonic() + pause
 
-    async def _run(self, job: JobRow, urls: Sequence[str]) -> CallResult:
+    async def _run(self, job: JobRow, urls: Sequence[str], *, again: bool) -> CallResult:
         key, history_id = await installation.report_key(self._database), str(job.history_id)
-        address, (traceparent, tracestate) = str(job.address), spans.trace_of(job)
+        address, span = str(job.address), call_spans.begin_run(job, again=again)
+        traceparent, tracestate = span.context or (None, None)
         run = ExecutorRun(
             address=address,
             group=str(job.executor_group),
@@ -220,7 +222,9 @@ class ExecutorCaller:
             shard_index=job.shard_index,
             shard_total=job.shard_total,
         )
-        return await self._client.run(run)
+        result = await self._client.run(run)
+        call_spans.end_run(span, result)
+        return result
 
     async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
         """The job with its payload, whose address is stored; None where no executor is to be called."""
@@ -263,7 +267,10 @@ class ExecutorCaller:
             job = await jobs.get(connection, one.job_id)
         if job is None or one.address is None:
             return
+        span = call_spans.begin_probe(job, one.address)
         has = await self._client.has(one.address, str(job.executor_group), one.history_id)
+        if has is False:
+            call_spans.end_denied(span)
         if has:
             self._heard.add(one.history_id)
             await self._consume(one.job_id, one.owner_epoch)
@@ -275,14 +282,14 @@ class ExecutorCaller:
 
     async def _cancel(self, call: _Call, reason: str) -> None:
         one = call.attempt
-        call.cancelled, call.next_at = True, clock.monotonic() + CANCEL_INTERVAL_S
-        await self._stop_run(one, reason)
+        again, call.cancelled, call.next_at = call.cancelled, True, clock.monotonic() + CANCEL_INTERVAL_S
+        await self._stop_run(one, reason, again=again)
 
-    async def _stop_run(self, one: OwnedAttempt, reason: str) -> None:
+    async def _stop_run(self, one: OwnedAttempt, reason: str, *, again: bool = False) -> None:
         async with self._database.read() as connection:
             job = await jobs.get(connection, one.job_id)
         if job is not None and one.address is not None:
-            await self._client.cancel(one.address, str(job.executor_group), one.job_id, one.history_id, reason)
+            await call_spans.cancel(self._client, job, one.address, one.history_id, reason, again=again)
 
     async def _note_heard(self) -> None:
         """Notes all signs of life since the last poll."""

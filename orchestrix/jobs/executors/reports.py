@@ -72,6 +72,8 @@ class ExecutorReports:
         wanted = _wanted(verdict, reports)
         if job is None or not wanted:
             return verdict.cancel
+        if (span := tracing.current_span()) is not None and span.recording:
+            span.set({**spans.attributes_of(job), conventions.WORKER_ID: worker_id})
         first = job.state == DISPATCHED
         left = list(wanted)
         if not (first and job.attempt == 1):  # else it has no queues yet
