@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from datetime import timedelta
+from typing import Final, Protocol
 
 from orchestrix.domain.jobs import JobRow
-from orchestrix.persistence.engine import Transaction
+from orchestrix.domain.nodes import GROUP_JOBS
+from orchestrix.persistence.cluster import nodes
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.instances import TimerUpdate
+from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import MAX_REASON, command_for, job_at_work, job_cancel_cause
 from orchestrix.saga.messages import Command
-from orchestrix.saga.state import RETRY, Instance, StateChange
+from orchestrix.saga.state import JOB, RETRY, Instance, StateChange
+
+MIXED_VERSIONS_POLL_INTERVAL: Final = timedelta(seconds=10)
+"""How often a saga whose job cannot be made yet polls for it: nothing notifies that the last older node has stopped."""
 
 
 class JobGateway(Protocol):
@@ -66,9 +76,8 @@ class JobSteps:
         }
         if gone:
             await self._gateway.cancel(tx, gone)
-        new = [job for _, done in concerned if (job := _job(done.instance, done.command)) is not None]
-        if new:
-            await self._gateway.put(tx, new)
+        new = [(done.instance, job) for _, done in concerned if (job := _job(done.instance, done.command)) is not None]
+        await self._put(tx, new)
 
     async def ensure(self, tx: Transaction, waiting: Iterable[Instance], *, redispatch: bool = False) -> int:
         """Makes sure that the jobs which these wait for exist, or that their results are published; how many.
@@ -76,7 +85,7 @@ class JobSteps:
         An operator's `redispatch` dispatches them again too: by itself the leader sends only what is lost.
         """
         ids: list[str] = []
-        outbox_rows: list[JobRow] = []
+        missing: list[tuple[Instance, JobRow]] = []
         for one in waiting:
             saga = self._catalog.of(one) if self._has_jobs(one) else None
             id = job_at_work(saga, one) if saga is not None else None
@@ -84,13 +93,25 @@ class JobSteps:
                 continue
             ids.append(id)
             job = _job(one, command_for(saga, one))
-            outbox_rows += [job] if job is not None else []
+            missing += [(one, job)] if job is not None else []
         if ids:
-            await self._gateway.put(tx, outbox_rows)
+            await self._put(tx, missing)
             await self._gateway.republish(tx, ids)
         if ids and redispatch:
             await self._gateway.redispatch(tx, ids)
         return len(ids)
+
+    async def _put(self, tx: Transaction, new: Sequence[tuple[Instance, JobRow]]) -> None:
+        """Inserts the jobs, each with the instance that waits for it, that do not exist yet.
+
+        A job for a group is not made while a living node cannot judge it, as leader or owner: its instance polls soon.
+        """
+        of_groups = [one for one, job in new if job.executor_group is not None]
+        postponed = of_groups if of_groups and await _mixed_versions(tx) else []
+        made = [job for _, job in new if job.executor_group is None or not postponed]
+        if made:
+            await self._gateway.put(tx, made)
+        await _poll_soon(tx, postponed)
 
     def _has_jobs(self, instance: Instance) -> bool:
         saga = self._catalog.of(instance)
@@ -107,13 +128,30 @@ class JobSteps:
         return self._jobs
 
 
+async def _mixed_versions(connection: Connection) -> bool:
+    """Whether a living node cannot judge jobs for groups. Without nodes nobody has to."""
+    least = await nodes.least_feature_level(connection)
+    return least is not None and least < GROUP_JOBS
+
+
+async def _poll_soon(tx: Transaction, waiting: Sequence[Instance]) -> None:
+    """Wakes them sooner than for the usual poll of a job, none later than before."""
+    at, rows = tx.now() + MIXED_VERSIONS_POLL_INTERVAL, defaultdict[SagaTables, list[TimerUpdate]](list)
+    for one in waiting:
+        if one.wake_reason == JOB and one.wake_at is not None and one.wake_at > at:
+            rows[saga_tables_of(one.saga)].append(TimerUpdate.of(one, at))
+    for tables, updates in rows.items():
+        await instances.update_timers(tx, tables, updates)
+
+
 def _job(instance: Instance, command: Command | None) -> JobRow | None:
     """The job that stands for `command`, if one does. It is due at once."""
     if command is None or command.job is None:
         return None
+    target = command.job.target(command.saga, command.app_id, command.app_name)
     return JobRow(
         id=command.id,
-        queue=command.job.queue,
+        **target.columns(),
         handler=command.job.name,
         payload=command.payload,
         retries=command.job.retries,
