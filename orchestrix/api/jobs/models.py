@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
+from orchestrix.api.jobs.targets import QUEUE_OR_GROUP, Group, RoutingBody
 from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
 from orchestrix.api.traces.links import LINKS_ABOUT, TRACE_ID, Links, LinkTemplates, is_absent, trace_id_of
-from orchestrix.api.values import INTEGRAL, NAME_ABOUT, QUEUE_SCHEMA, Name, QueueName, Span, asked
+from orchestrix.api.values import INTEGRAL, NAME_ABOUT, Name, QueueName, Span, asked
 from orchestrix.domain.jobs import PENDING, RETRIES_LIMIT, JobAttempt, JobRow
 
 HISTORY_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12"
@@ -25,7 +26,7 @@ class NewJob(BaseModel):
     """A job to be done."""
 
     model_config = asked(
-        {"required": ["handler", "queue"]},
+        {"required": ["handler"], **QUEUE_OR_GROUP},
         queue="reports",
         handler="monthly",
         payload={"month": 3},
@@ -33,25 +34,18 @@ class NewJob(BaseModel):
         retries=2,
     )
 
-    queue: Annotated[QueueName | None, WithJsonSchema(QUEUE_SCHEMA)] = Field(None, description="Whose workers do it.")
+    queue: QueueName | None = Field(None, description="Whose workers do it. Either this or `group`.")
     handler: Name = Field(description=f"Which of their functions. {NAME_ABOUT}")
     payload: dict[str, Any] = Field(default_factory=dict, description="What the function gets: an object.")
     timeout: Span | None = Field(
         None,
-        description="The time that each attempt has to be started, and then again to be done; without it, any time.",
+        description="The time that each attempt has to be started, and then again to be done. Without it any time, and "
+        "one hour where the job is for a group.",
     )
     retries: Retries = Field(0, description="How many more attempts may follow one that fails.")
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
-    group: NotYet = Field(None, description="A group of executors; not yet.")
-    routing: NotYet = Field(None, description="How one of the group is chosen; not yet.")
-
-    @model_validator(mode="after")
-    def _of_a_queue(self) -> NewJob:
-        if self.group is not None or self.routing is not None:
-            raise ValueError("must have no group and no routing, which are not served yet: name the queue of a worker")
-        if self.queue is None:
-            raise ValueError("must name a queue")
-        return self
+    group: Group | None = Field(None, description="The app whose executors do it. Either this or `queue`.")
+    routing: RoutingBody | None = Field(None, description="How one of the group's executors is picked.")
 
 
 class JobQuery(Paging):
