@@ -13,6 +13,7 @@ from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
 from orchestrix.api.traces.links import LINKS_ABOUT, TRACE_ID, Links, LinkTemplates, is_absent, trace_id_of
 from orchestrix.api.values import INTEGRAL, NAME_ABOUT, Name, QueueName, Span, asked
 from orchestrix.domain.jobs import PENDING, RETRIES_LIMIT, JobAttempt, JobRow
+from orchestrix.saga.job_targets import BroadcastEnd, Strategy
 
 HISTORY_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12"
 State = Literal["PENDING", "DISPATCHED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"]
@@ -53,6 +54,11 @@ class JobQuery(Paging):
 
     state: tuple[State, ...] = Field((), description="Only these states. May be repeated.")
     queue: Text | None = Field(None, description="Only those for the workers of this queue.")
+    group: NameText | None = Field(None, description="Only those for the executors of this app.")
+    parent_id: Text | None = Field(
+        None,
+        description="Only the parts of this broadcast. Without it, a list shows broadcasts and none of their parts.",
+    )
     handler: Text | None = Field(None, description="Only those of this handler.")
     created_by: NameText | None = Field(None, description="Only what this person asked for.")
     schedule_id: Text | None = Field(None, description="Only the runs of this schedule.")
@@ -75,14 +81,43 @@ def links_of(job: JobRow, templates: LinkTemplates) -> Links | None:
     return templates.of(job.correlation_id, trace_id_of(job.traceparent))
 
 
+class RoutingView(Answer):
+    """How the executor of a job is picked."""
+
+    strategy: Strategy = Field(examples=["CONSISTENT_HASH"])
+    key: str | None = Field(examples=["customer-17"], description="The key that was asked for.")
+    address: str | None = Field(examples=[None], description="The executor that was asked for.")
+    end: BroadcastEnd | None = Field(examples=[None], description="When a broadcast has succeeded.")
+
+    @classmethod
+    def made(cls, job: JobRow) -> RoutingView | None:
+        """That of the job, if it is for a group."""
+        if job.executor_group is None:
+            return None
+        strategy = Strategy(job.routing or Strategy.ROUND_ROBIN)
+        return cls(strategy=strategy, key=job.routing_key, address=job.routing_address, end=_end(job.broadcast_end))
+
+
+def _end(stored: str | None) -> BroadcastEnd | None:
+    return None if stored is None else BroadcastEnd(stored)
+
+
 class JobSummary(Answer):
     """One job by itself."""
 
     id: Id
     queue: str | None = Field(examples=["reports"], description="Null where it is for a group.")
-    executor_group: str | None = Field(alias="group", examples=[None], description="The group of its executors.")
-    routing: str | None = Field(examples=[None], description="How the executor is picked.")
+    executor_group: str | None = Field(
+        alias="group", examples=[None], description="The app whose executors do it. Null where it is for a queue."
+    )
+    routing: RoutingView | None = Field(
+        examples=[None], description="How its executor is picked. Null where it is for a queue."
+    )
     address: str | None = Field(examples=[None], description="The executor that its present or last attempt is for.")
+    called_at: OptionalTime = Field(examples=[None], description="When that executor was given the attempt.")
+    parent_id: OptionalId = Field(examples=[None], description="The broadcast that it is a part of.")
+    shard_index: int | None = Field(examples=[None], description="Of a part of a broadcast: the index of its shard.")
+    shard_total: int | None = Field(examples=[None], description="Of a part of a broadcast: how many shards there are.")
     handler: str = Field(examples=["monthly"])
     state: State = Field(examples=["RUNNING"])
     ownership: str | None = Field(examples=["OWNED"], description="How it stands with the node that listens to it.")
@@ -124,7 +159,12 @@ class JobSummary(Answer):
     def made(cls, job: JobRow, *, done: bool = False, **more: Any) -> Self:
         """The job, and whether its log is `done`. What a lost attempt had done is no progress of the next one."""
         progress = None if job.state == PENDING else job.progress
-        more = {"progress": progress, "trace_id": trace_id_of(job.traceparent), **more}
+        more = {
+            "progress": progress,
+            "trace_id": trace_id_of(job.traceparent),
+            "routing": RoutingView.made(job),
+            **more,
+        }
         return cls.of(job, logs_complete=done, log_cut=bool(job.log_cut), **more)
 
 
@@ -141,6 +181,8 @@ class AttemptBody(Answer):
     attempt: int
     state: str = Field(examples=["RUNNING"])
     worker_id: str | None = Field(examples=["worker-1-7b1f0c9f"])
+    address: str | None = Field(examples=[None], description="The executor that it was given to.")
+    called_at: OptionalTime = Field(examples=[None], description="When that executor was given it.")
     error: Any
     dispatched_at: Time
     started_at: OptionalTime

@@ -125,11 +125,15 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
 async def list_jobs(call: Call, query: JobQuery) -> JobPage:
     """List jobs.
 
-    The newest first. Each with what it waits for, if it does not continue though it should.
+    The newest first. Each with what it waits for, if it does not continue though it should. Parts of broadcasts are
+    shown only with their `parentId`.
     """
     wanted = JobFilter(
         states=tuple(dict.fromkeys(query.state)),
         queue=query.queue,
+        group=query.group,
+        parent_id=query.parent_id,
+        parts=query.parent_id is not None,
         handler=query.handler,
         created_by=query.created_by,
         schedule_id=query.schedule_id,

@@ -18,9 +18,13 @@ from orchestrix.domain.registry.executor_calls import called
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import executor_jobs, job_admission, job_predicates, job_queues, jobs
+from orchestrix.persistence.jobs import executor_jobs, job_admission, job_predicates, job_queues, job_targets, jobs
 from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
+from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
+from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.persistence.registry import groups
 from orchestrix.persistence.tables import nodes as node_table
+from tests.conformance.store.plans import accesses, watched
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
 from tests.integration.jobs.rows import joined
 
@@ -99,6 +103,66 @@ async def test_the_least_feature_level_is_that_of_a_node_that_is_alive(database:
         assert await nodes.least_feature_level(tx) == 0
         await tx.execute(update(node_table).where(node_table.c.id == "old-1").values(state=NodeState.DEAD.value))
         assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
+
+
+async def test_nodes_below_a_feature_level_are_named(database: Database) -> None:
+    async with database.begin() as tx:
+        assert await nodes.join(tx, "new-1", "new", [], feature_level=FEATURE_LEVEL)
+        for name in ("old", "gone", "leaving"):
+            assert await nodes.join(tx, f"{name}-1", name, [], version="0.9.0")
+        await nodes.leave(tx, "gone-1")
+        await nodes.mark_draining(tx, "leaving-1")
+        found = await nodes.below_feature_level(tx, FEATURE_LEVEL)
+        assert [(node.name, node.version) for node in found] == [("leaving", "0.9.0"), ("old", "0.9.0")]
+        assert await nodes.below_feature_level(tx, 0) == []
+
+
+async def test_a_job_for_a_group_needs_the_group_and_nodes_that_know_such_jobs(database: Database) -> None:
+    async with database.begin() as tx:
+        await groups.set_addresses(tx, "Shop", None, tx.now())
+        await job_targets.check(tx, [])
+        await job_targets.check(tx, ["Shop"])
+        with pytest.raises(UnknownGroup) as unknown:
+            await job_targets.check(tx, ["Shop", "shop"])
+        assert unknown.value.group == "shop", "upper and lower case are different names"
+        await nodes.join(tx, "old-1", "old", [])
+        await job_targets.check(tx, [])
+        with pytest.raises(MixedVersions, match=r"old \(version not known\) is too old: upgrade or stop it"):
+            await job_targets.check(tx, ["Shop"])
+        for n in range(6):
+            await nodes.join(tx, f"a{n}-1", f"a{n}", [], version="0.9.0")
+        with pytest.raises(MixedVersions, match=r"a4 \(0.9.0\) and 2 more are too old: upgrade or stop them"):
+            await job_targets.check(tx, ["Shop"])
+
+
+async def _ids(database: Database, **wanted: Any) -> set[str]:
+    async with database.read() as connection:
+        return {job.id for job in await jobs.page(connection, JobFilter(**wanted), 100)}
+
+
+async def test_pages_have_the_jobs_of_a_group_and_the_parts_of_a_broadcast(database: Database) -> None:
+    shop, reports = pending(database, **routed()), pending(database, **routed("reports"))
+    queue = pending(database, queue="shop")
+    parent = pending(database, **routed(routing="SHARDING_BROADCAST"))
+    parts = [pending(database, **routed(parent_id=parent.id, shard_index=n, shard_total=2)) for n in range(2)]
+    await inserted(database, shop, reports, queue, parent, *parts)
+    ids = {part.id for part in parts}
+    assert await _ids(database, group="shop", parts=False) == {shop.id, parent.id}
+    assert await _ids(database, group="shop") == {shop.id, parent.id, *ids}
+    assert await _ids(database, queue="shop") == {queue.id}
+    assert await _ids(database, parent_id=parent.id) == ids
+    assert await _ids(database, parent_id=shop.id) == set()
+    assert await _ids(database, parts=False) == {shop.id, reports.id, queue.id, parent.id}
+
+
+async def test_a_page_without_parts_is_not_sorted_by_the_database(database: Database) -> None:
+    """All jobs without a parent have the same place in the index of parents."""
+    await inserted(database, *[pending(database) for _ in range(50)])
+    with watched(database) as sent:
+        assert len(await _ids(database, parts=False)) == 50
+    found = [access for one in sent for access in await accesses(database, one)]
+    assert [access.table for access in found] == ["jobs"]
+    assert "parent" not in str(found[0].index)
 
 
 async def test_all_nodes_have_one_report_key_and_a_clone_another(database: Database) -> None:

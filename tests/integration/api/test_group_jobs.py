@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
-from orchestrix.api.jobs.models import JobBody
+from orchestrix import clock
+from orchestrix.api.jobs.models import JobBody, JobPage
+from orchestrix.domain import jobs as rules
 from orchestrix.domain.nodes import FEATURE_LEVEL
+from orchestrix.domain.registry import executor_calls
 from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditFilter
 from orchestrix.persistence.cluster import nodes
@@ -16,6 +20,7 @@ from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.registry import groups
 
 from .answers import problem
+from .test_jobs import changed
 from .world import World
 
 GROUP: Final = "billing"
@@ -79,6 +84,61 @@ async def test_a_job_is_for_a_group(billing: World, routing: dict[str, Any] | No
     assert await columns(billing, body["id"]) == (None, GROUP, *stored)
     assert (body["queue"], body["group"], body["state"]) == (None, GROUP, "PENDING")
     assert billing.due == [None], "the leader hears of it"
+
+
+@pytest.mark.parametrize(
+    ("routing", "shown"),
+    [
+        (None, {"strategy": "ROUND_ROBIN", "key": None, "address": None, "end": None}),
+        ({"strategy": "SHARDING_BROADCAST"}, {"strategy": "SHARDING_BROADCAST", "end": "all"}),
+        ({"strategy": "ADDRESS", "address": ADDRESS, "key": "k"}, {"key": "k", "address": ADDRESS}),
+    ],
+)
+async def test_a_job_shows_its_routing(billing: World, routing: dict[str, Any] | None, shown: dict[str, Any]) -> None:
+    body = await submitted(billing, routing=routing)
+    assert {name: body["routing"][name] for name in shown} == shown
+    assert (await billing.client.get(f"/jobs/{body['id']}")).json()["routing"] == body["routing"]
+    [item] = (await billing.client.get("/jobs")).json()["items"]
+    assert item["routing"] == body["routing"]
+    job = (await billing.client.post("/jobs", json={"queue": "q", "handler": "h"})).json()
+    assert (job["group"], job["routing"]) == (None, None)
+
+
+async def test_a_job_shows_where_its_attempts_were_called(billing: World) -> None:
+    id = (await submitted(billing, retries=1))["id"]
+    now = billing.database.now()
+    await changed(billing, id, lambda job: rules.dispatched(job, clock.uuid7(), now))
+    await changed(billing, id, lambda job: executor_calls.called(job, ADDRESS, now))
+    lost = await changed(billing, id, lambda job: rules.ended(job, rules.WORKER_SILENT, now, 0.0))
+    body = (await billing.client.get(f"/jobs/{id}")).json()
+    [attempt] = body["attempts"]
+    assert (attempt["address"], attempt["calledAt"] is not None, attempt["state"]) == (ADDRESS, True, "LOST")
+    await changed(billing, id, lambda job: rules.dispatched(lost, clock.uuid7(), now))
+    body = (await billing.client.get(f"/jobs/{id}")).json()
+    assert (body["address"], body["calledAt"]) == (None, None)
+    assert [one["address"] for one in body["attempts"]] == [ADDRESS, None]
+
+
+async def test_lists_have_parts_of_broadcasts_only_where_they_are_asked_for(billing: World) -> None:
+    parent, other = await submitted(billing, routing={"strategy": "SHARDING_BROADCAST"}), await submitted(billing)
+    async with billing.database.begin() as tx:
+        [row] = await jobs.of_ids(tx, [parent["id"]])
+        parts = [replace(row, id=clock.uuid7(), parent_id=row.id, shard_index=n, shard_total=2) for n in range(2)]
+        await jobs.insert(tx, parts)
+
+    async def ids(query: str) -> list[str]:
+        page = (await billing.client.get(f"/jobs?{query}")).json()
+        JobPage.model_validate(page)
+        return sorted(item["id"] for item in page["items"])
+
+    both = sorted([parent["id"], other["id"]])
+    assert (await ids(""), await ids(f"group={GROUP}"), await ids("group=shop")) == (both, both, [])
+    assert await ids(f"parentId={parent['id']}") == sorted(part.id for part in parts)
+    assert await ids(f"parentId={other['id']}") == []
+    shown = (await billing.client.get(f"/jobs?parentId={parent['id']}&limit=1")).json()["items"][0]
+    assert (shown["parentId"], shown["shardIndex"], shown["shardTotal"]) == (parent["id"], 1, 2)
+    assert (await billing.client.get(f"/jobs/{parts[0].id}")).json()["shardIndex"] == 0
+    problem(await billing.client.get("/jobs?group="), 400, "bad_parameter")
 
 
 async def test_each_attempt_has_an_hour_unless_more_or_less_is_asked_for(billing: World) -> None:
