@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from orchestrix import clock
@@ -51,7 +52,18 @@ class _Call:
     taken: bool = False
     next_at: float = 0.0
     denied: bool = False
+    instance: str | None = None
+    """The process that was last known at its address."""
     task: asyncio.Task[None] | None = None
+
+    def follow(self, found: OwnedAttempt) -> None:
+        """Takes over what was read of it now. Where another process has its address, that is asked at once."""
+        if found.address != self.attempt.address:
+            self.instance = None
+        self.attempt = found
+        if rules.is_restarted(self.instance, found.instance):
+            self.next_at = 0.0
+        self.instance = found.instance or self.instance
 
 
 class ExecutorCaller:
@@ -109,36 +121,38 @@ class ExecutorCaller:
 
     async def run_once(self) -> None:
         """Polls once, and begins what is to be done."""
-        now = clock.monotonic()
-        if now - self._polled_at > STALL_S or not self._listens():
-            self._listening_since = now
-        self._polled_at = now
         async with self._database.read() as connection:
             found = await executor_jobs.owned(connection, self._node, ATTEMPTS_LIMIT)
+        now = clock.monotonic()
+        if now - self._polled_at > STALL_S or not self._listens():  # while the database was away, nothing was noted
+            self._listening_since = now
+        self._polled_at = now
         current = {(one.history_id, one.owner_epoch): one for one in found}
         self._calls = {key: call for key, call in self._calls.items() if key in current or call.task is not None}
         for key, one in current.items():
             # What was called before this process knew of it may have been taken.
             call = self._calls.setdefault(key, _Call(one, CallState(unsure=one.address is not None)))
-            call.attempt = one
+            call.follow(one)
             if call.task is None and (work := self._next(call, now)) is not None:
                 call.task = asyncio.create_task(self._do(call, work), name=f"executor call for job {one.job_id}")
 
-    def _next(self, call: _Call, now: float) -> Awaitable[None] | None:
+    def _next(self, call: _Call, now: float) -> Callable[[], Awaitable[None]] | None:
         """What is to be done for an attempt now."""
         one = call.attempt
         heard = one.heard_at, one.called_at
         if rules.is_silent(heard, self._database.now(), now - self._listening_since, self._timings.dead):
-            return self._end(call, rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s"))
+            silent = rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s")
+            return partial(self._end, call, silent)
         if now < call.next_at:
             return None
         if one.state == DISPATCHED and not call.taken:
-            return self._call(call)
-        return self._cancel(call, one.cancel_reason) if one.cancel_reason is not None else self._probe(call)
+            return partial(self._call, call)
+        reason = one.cancel_reason
+        return partial(self._probe, call) if reason is None else partial(self._cancel, call, reason)
 
-    async def _do(self, call: _Call, work: Awaitable[None]) -> None:
+    async def _do(self, call: _Call, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except (RetryableError, ConflictError) as error:
             log.debug("executor call for job %s deferred: %s", call.attempt.job_id, error)
             call.next_at = clock.monotonic() + POLL_INTERVAL_S
@@ -251,9 +265,10 @@ class ExecutorCaller:
         call.denied = has is False
 
     async def _cancel(self, call: _Call, reason: str) -> None:
-        one = call.attempt
-        call.next_at = clock.monotonic() + CANCEL_INTERVAL_S
-        await self._stop_run(one, reason)
+        """Asks it to stop, and whether it still has the attempt: one that was restarted takes the request, too."""
+        await self._stop_run(call.attempt, reason)
+        await self._probe(call)
+        call.next_at = min(call.next_at, clock.monotonic() + CANCEL_INTERVAL_S)
 
     async def _stop_run(self, one: OwnedAttempt, reason: str) -> None:
         async with self._database.read() as connection:

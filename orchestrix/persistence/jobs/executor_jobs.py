@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, select, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_heartbeats
 from orchestrix.persistence.jobs import jobs as rows
-from orchestrix.persistence.tables import job_attempts, jobs
+from orchestrix.persistence.registry.registrations import EXECUTOR, Executor
+from orchestrix.persistence.tables import job_attempts, job_registry, jobs
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedAttempt:
-    """An attempt that this node owns under that epoch; what it needs to know each second."""
+    """An attempt that this node owns under that epoch; what it needs to know each second.
+
+    `instance` is the process that registered last at the address; None where none did, or it gives no id.
+    """
 
     job_id: str
     history_id: str
@@ -27,6 +31,7 @@ class OwnedAttempt:
     called_at: datetime | None
     heard_at: datetime | None
     cancel_reason: str | None
+    instance: str | None = None
 
 
 async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
@@ -41,9 +46,16 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         table.called_at,
         table.worker_beat_at,
         table.cancel_reason,
+        job_registry.c.instance,
     )
     mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
-    found = await connection.execute(select(*shown).where(*mine).limit(limit))
+    registered = and_(
+        job_registry.c.registry_group == EXECUTOR,
+        job_registry.c.registry_key == table.executor_group,
+        job_registry.c.registry_value == table.address,
+    )
+    query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
+    found = await connection.execute(query.where(*mine).limit(limit))
     return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
 
 
@@ -73,3 +85,13 @@ async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
 async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:
     """Notes that the executors of these attempts sent a sign of life; the history ids of those that are live."""
     return await job_heartbeats.record_heartbeats(tx, history_ids, at)
+
+
+async def given_to(connection: Connection, runs: Mapping[str, Executor]) -> list[str]:
+    """Those of the attempts that are live and were given to the executor that names them: its group and its address."""
+    table = jobs.c
+    query = select(table.history_id, table.executor_group, table.address).where(
+        connection.dialect.among(table.history_id, sorted(runs)), table.state.in_(LIVE)
+    )
+    found = await connection.execute(query)
+    return [row.history_id for row in found if runs.get(row.history_id) == (row.executor_group, row.address)]
