@@ -28,7 +28,14 @@ class UnknownGroup(Invalid):
 
 
 class MixedVersions(RetryableError):
-    """A living node is too old for jobs that are for a group. Nothing was written; it works once they are upgraded."""
+    """A living node is too old for jobs that are for a group. Nothing was written; it works once they are upgraded.
+
+    `cause` is that without an instruction to send something again.
+    """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"{cause}, then send this again")
+        self.cause = cause
 
 
 async def check(connection: Connection, wanted: Collection[str]) -> None:
@@ -56,5 +63,5 @@ async def check_versions(connection: Connection) -> None:
     are = "is too old" if len(old) == 1 else "are too old"
     raise MixedVersions(
         f"jobs for a group of executors need every node to know them, and {names}{more} {are}: upgrade or stop "
-        f"{'it' if len(old) == 1 else 'them'}, then send this again"
+        f"{'it' if len(old) == 1 else 'them'}"
     )

@@ -32,7 +32,8 @@ from orchestrix.persistence.jobs import (
 from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
 from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
 from orchestrix.persistence.jobs.jobs import JobFilter
-from orchestrix.persistence.registry import groups
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.persistence.tables import nodes as node_table
 from tests.conformance.store.plans import accesses, watched
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
@@ -293,3 +294,41 @@ async def test_two_owners_at_once_store_one_address(database: Database) -> None:
         async with database.begin() as tx:
             await executor_jobs.give(tx, first, called(first, "http://b:1", database.now()))
     assert (await now(database, job)).address == "http://a:1"
+
+
+async def test_the_process_that_registered_at_its_address_is_read_with_an_attempt(database: Database) -> None:
+    job, attempt = await at_work(database, "a")
+    await given(database, "a", attempt, "http://a:1")
+    others = [Heartbeat("other", "http://a:1", "of another app"), Heartbeat("shop", "http://b:1", "elsewhere")]
+
+    async def known(*heartbeats: Heartbeat) -> str | None:
+        async with database.begin() as tx:
+            await registrations.record(tx, heartbeats, tx.now())
+        async with database.read() as connection:
+            [found] = await executor_jobs.owned(connection, "a", 100)
+        assert found.job_id == job.id
+        return found.instance
+
+    assert await known(*others) is None
+    assert await known(Heartbeat("shop", "http://a:1", "first")) == "first"
+    assert await known(Heartbeat("shop", "http://a:1", "second")) == "second"
+    assert await known(Heartbeat("shop", "http://a:1")) is None
+
+
+async def test_signs_of_life_count_only_for_attempts_that_were_given_to_that_executor(database: Database) -> None:
+    mine, attempt = await at_work(database, "a")
+    other, another = await at_work(database, "a", executor_group="reports")
+    await given(database, "a", attempt, "http://a:1")
+    await given(database, "a", another, "http://a:1")
+    waits, _ = await at_work(database, "b")
+    ended = await stored(database, waits, replace(waits, address="http://a:1", version=waits.version + 1))
+    await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+    names = dict.fromkeys((attempt.history_id, another.history_id, str(waits.history_id)), ("shop", "http://a:1"))
+    elsewhere = dict.fromkeys(names, ("shop", "http://b:1"))
+    too_long = {attempt.history_id + "x" * 60: ("shop", "http://a:1"), "": ("shop", "http://a:1")}
+    async with database.read() as connection:
+        assert await executor_jobs.given_to(connection, {**names, **too_long}) == [mine.history_id]
+        assert await executor_jobs.given_to(connection, elsewhere) == []
+        assert await executor_jobs.given_to(connection, {str(other.history_id): ("reports", "http://a:1")}) == [
+            other.history_id
+        ]

@@ -142,6 +142,9 @@ class Plant:
         self.canceller: JobCanceller | None = None
         self.executors: ExecutorCalls | None = None
         """By what its nodes call executors, if they do."""
+        self.noticed: list[tuple[str, str]] = []
+        """The owner and the job of each notification of a report; without `notices` none arrives."""
+        self.notices = True
 
     async def node(
         self,
@@ -178,6 +181,13 @@ class Plant:
         for node in self.nodes:
             node.signals.due.set()
             node.schedules_due.set()
+
+    async def notify_owner(self, owner: str, job_id: str) -> None:
+        """An executor has reported the job."""
+        self.noticed.append((owner, job_id))
+        for node in self.nodes:
+            if node.name == owner and self.notices:
+                node.signals.reported.add([job_id])
 
     async def submit(self, **more: Any) -> JobRow:
         """A job for the worker's queue."""
