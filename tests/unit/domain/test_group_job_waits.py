@@ -21,6 +21,7 @@ from orchestrix.domain.job_diagnosis import (
 )
 from orchestrix.domain.jobs import RUNNING, AttemptEnding, JobRow
 from orchestrix.domain.registry import executor_calls
+from orchestrix.engine.explain.job import AwaitedJob, describe
 from orchestrix.engine.explain.job_state import JobStateFacts, explain
 from tests.unit.domain.test_job_waits import NOW, around, pending
 
@@ -182,6 +183,14 @@ def test_why_says_how_a_call_has_ended_and_what_helps(ending: AttemptEnding, tol
     assert (found.blocker, told in found.sentence) == ("failed", True), found.sentence
     assert found.next_action.startswith(helps)
     assert found.next_action.endswith("run it again with `orchestrix jobs retry j`.")
+
+
+def test_a_saga_says_where_the_executor_of_its_step_is() -> None:
+    for job, where in (
+        (AT_WORK, f"is RUNNING at the executor {HERE} (attempt 1)"),
+        (SENT, "is DISPATCHED (attempt 1)"),
+    ):
+        assert where in describe(AwaitedJob("j", job), NOW)[0]
 
 
 def test_why_says_what_helps_before_the_next_try() -> None:
