@@ -134,6 +134,20 @@ async def test_only_who_owns_jobs_calls_executors(database: Database) -> None:
     assert assemble_executor_calls(other.context, other.registry) is None
 
 
+async def test_the_client_is_closed_with_the_node(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[ExecutorClient] = []
+
+    async def close(self: ExecutorClient) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(ExecutorClient, "close", close)
+    node = built(database)
+    await node.links.start()
+    assert closed == []
+    await node.links.stop()
+    assert len(closed) == 1
+
+
 async def test_a_node_without_an_api_does_not_name_itself(database: Database) -> None:
     found = []
     for roles in (ALL, frozenset({"coordinator"})):
