@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from orchestrix import clock, crash
@@ -55,7 +56,18 @@ class _Call:
     """Whether the executor was asked once to stop."""
     ended: bool = False
     """Whether this node has ended it."""
+    instance: str | None = None
+    """The process that was last known at its address."""
     task: asyncio.Task[None] | None = None
+
+    def follow(self, found: OwnedAttempt) -> None:
+        """Takes over what was read of it now. Where another process has its address, that is asked at once."""
+        if found.address != self.attempt.address:
+            self.instance = None
+        self.attempt = found
+        if rules.is_restarted(self.instance, found.instance):
+            self.next_at = 0.0
+        self.instance = found.instance or self.instance
 
 
 class ExecutorCaller:
@@ -124,13 +136,13 @@ class ExecutorCaller:
 
     async def run_once(self) -> None:
         """Polls once, and begins what is to be done."""
-        now = clock.monotonic()
-        if now - self._polled_at > STALL_S or not self._listens():
-            self._listening_since = now
-        self._polled_at = now
         await self._note_heard()
         async with self._database.read() as connection:
             found = await executor_jobs.owned(connection, self._node, ATTEMPTS_LIMIT)
+        now = clock.monotonic()
+        if now - self._polled_at > STALL_S or not self._listens():  # while the database was away, nothing was noted
+            self._listening_since = now
+        self._polled_at = now
         current = {(one.history_id, one.owner_epoch): one for one in found}
         gone = [call for key, call in self._calls.items() if key not in current and call.task is None]
         await self._ended.stop_executors([call.attempt.history_id for call in gone if not call.ended])
@@ -138,27 +150,29 @@ class ExecutorCaller:
         for key, one in current.items():
             # What was called before this process knew of it may have been taken.
             call = self._calls.setdefault(key, _Call(one, CallState(unsure=one.address is not None)))
-            call.attempt = one
+            call.follow(one)
             if call.task is None and (work := self._next(call, now)) is not None:
                 call.task = asyncio.create_task(self._do(call, work), name=f"executor call for job {one.job_id}")
 
-    def _next(self, call: _Call, now: float) -> Awaitable[None] | None:
+    def _next(self, call: _Call, now: float) -> Callable[[], Awaitable[None]] | None:
         """What is to be done for an attempt now."""
         one = call.attempt
         heard = one.heard_at, one.called_at
         if rules.is_silent(heard, self._database.now(), now - self._listening_since, self._timings.dead):
-            return self._end(call, rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s"))
+            silent = rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s")
+            return partial(self._end, call, silent)
         if one.cancel_reason is not None and not call.cancelled:
-            return self._cancel(call, one.cancel_reason)
+            return partial(self._cancel, call, one.cancel_reason)
         if now < call.next_at:
             return None
         if one.state == DISPATCHED and not call.taken:
-            return self._call(call)
-        return self._cancel(call, one.cancel_reason) if one.cancel_reason is not None else self._probe(call)
+            return partial(self._call, call)
+        reason = one.cancel_reason
+        return partial(self._probe, call) if reason is None else partial(self._cancel, call, reason)
 
-    async def _do(self, call: _Call, work: Awaitable[None]) -> None:
+    async def _do(self, call: _Call, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except (RetryableError, ConflictError) as error:
             log.debug("executor call for job %s deferred: %s", call.attempt.job_id, error)
             call.next_at = clock.monotonic() + POLL_INTERVAL_S
@@ -281,9 +295,11 @@ class ExecutorCaller:
         call.denied = has is False
 
     async def _cancel(self, call: _Call, reason: str) -> None:
-        one = call.attempt
-        again, call.cancelled, call.next_at = call.cancelled, True, clock.monotonic() + CANCEL_INTERVAL_S
-        await self._stop_run(one, reason, again=again)
+        """Asks it to stop, and whether it still has the attempt: one that was restarted takes the request, too."""
+        again, call.cancelled = call.cancelled, True
+        await self._stop_run(call.attempt, reason, again=again)
+        await self._probe(call)
+        call.next_at = min(call.next_at, clock.monotonic() + CANCEL_INTERVAL_S)
 
     async def _stop_run(self, one: OwnedAttempt, reason: str, *, again: bool = False) -> None:
         async with self._database.read() as connection:

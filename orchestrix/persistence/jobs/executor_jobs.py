@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import and_, func, or_, select, union_all, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_heartbeats
 from orchestrix.persistence.jobs import jobs as rows
-from orchestrix.persistence.tables import job_attempts, jobs
+from orchestrix.persistence.registry.registrations import EXECUTOR, Executor
+from orchestrix.persistence.tables import job_attempts, job_registry, jobs
 
 _ATTEMPT: Final = tuple(field.name for field in fields(JobAttempt))
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedAttempt:
-    """An attempt that this node owns under that epoch; what it needs to know each second."""
+    """An attempt that this node owns under that epoch; what it needs to know each second.
+
+    `instance` is the process that registered last at the address; None where none did, or it gives no id.
+    """
 
     job_id: str
     history_id: str
@@ -30,6 +35,7 @@ class OwnedAttempt:
     called_at: datetime | None
     heard_at: datetime | None
     cancel_reason: str | None
+    instance: str | None = None
 
 
 async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
@@ -44,9 +50,16 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         table.called_at,
         table.worker_beat_at,
         table.cancel_reason,
+        job_registry.c.instance,
     )
     mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
-    found = await connection.execute(select(*shown).where(*mine).limit(limit))
+    registered = and_(
+        job_registry.c.registry_group == EXECUTOR,
+        job_registry.c.registry_key == table.executor_group,
+        job_registry.c.registry_value == table.address,
+    )
+    query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
+    found = await connection.execute(query.where(*mine).limit(limit))
     return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
 
 
@@ -100,19 +113,32 @@ async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
     await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
 
 
-async def in_flight(connection: Connection, groups: Collection[str] | None = None) -> dict[tuple[str, str], int]:
-    """How many attempts were given to each executor and have not ended, by group and address, of these groups or all.
+async def in_flight(connection: Connection, group: str | None = None) -> Counter[tuple[str, str]]:
+    """How many attempts were given to each executor and have not ended, by group and address, of one group or of all.
 
     Found by the index of states, channels and groups, which holds the live jobs beside each other.
     """
     table = jobs.c
-    of = table.executor_group.is_not(None) if groups is None else table.executor_group.in_(sorted(groups))
-    live = table.state.in_(LIVE), table.channels == 1, of, table.address.is_not(None)
-    query = select(table.executor_group, table.address, func.count()).where(*live)
-    found = await connection.execute(query.group_by(table.executor_group, table.address))
-    return {(group, address): count for group, address, count in found}
+    of = table.executor_group.is_not(None) if group is None else table.executor_group == group
+    by, given = (table.executor_group, table.address), (table.channels == 1, of, table.address.is_not(None))
+    # Each state by itself: else SQLite walks an index of all jobs that groups ever had.
+    each = [select(*by, func.count()).where(table.state == state, *given).group_by(*by) for state in LIVE]
+    found: Counter[tuple[str, str]] = Counter()
+    for name, address, count in await connection.execute(union_all(*each)):
+        found[name, address] += int(count)
+    return found
 
 
 async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:
     """Notes that the executors of these attempts sent a sign of life; the history ids of those that are live."""
     return await job_heartbeats.record_heartbeats(tx, history_ids, at)
+
+
+async def given_to(connection: Connection, runs: Mapping[str, Executor]) -> list[str]:
+    """Those of the attempts that are live and were given to the executor that names them: its group and its address."""
+    table = jobs.c
+    query = select(table.history_id, table.executor_group, table.address).where(
+        connection.dialect.among(table.history_id, sorted(runs)), table.state.in_(LIVE)
+    )
+    found = await connection.execute(query)
+    return [row.history_id for row in found if runs.get(row.history_id) == (row.executor_group, row.address)]

@@ -33,6 +33,7 @@ from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_logs, jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.saga.job_targets import JobTarget
 from orchestrix.schedules.scheduler import Scheduler
 from tests.integration.jobs.rows import joined, leading, stopped
 from tests.support import eventually
@@ -190,7 +191,8 @@ class Plant:
 
     async def submit(self, **more: Any) -> JobRow:
         """A job for the worker's queue."""
-        job = await self.submitter.submit(JobRequest(**{"queue": QUEUE, "handler": "report", **more}))
+        target = JobTarget(more.pop("queue", QUEUE))
+        job = await self.submitter.submit(JobRequest(target, **{"handler": "report", **more}))
         assert isinstance(job, JobRow)
         return job
 
