@@ -11,6 +11,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs import outbox_rows, spans
+from orchestrix.jobs.broadcasts.firing import BroadcastFiring
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import outbox
@@ -37,12 +38,22 @@ UNDECLARED_ROWS_POLL_INTERVAL_S: Final = 0.1
 class JobDispatcher:
     """A duty of the leader: dispatches what is due, as `open_limit` and the share of each queue allow, each write
     fenced by its term. A worker is lost after `silent` seconds without a heartbeat. The relay's name claims the rows,
-    for the leading node may have had another id when the process began.
+    for the leading node may have had another id when the process began. Broadcasts are left to `firing`; without it,
+    they wait for a leader that can call executors.
     """
 
     def __init__(
-        self, database: Database, fence: Fence, wake: WakeSignal, relay: OutboxRelay, *, open_limit: int, silent: float
+        self,
+        database: Database,
+        fence: Fence,
+        wake: WakeSignal,
+        relay: OutboxRelay,
+        *,
+        open_limit: int,
+        silent: float,
+        firing: BroadcastFiring | None = None,
     ) -> None:
+        self._firing = firing
         self._database = database
         self._fence = fence
         self._wake = wake
@@ -67,12 +78,13 @@ class JobDispatcher:
         if wait > 0:
             await self._wake.wait(wait)
             return
+        fired = 0 if self._firing is None else await self._firing.run_once()
         rows = await self._database.run(self._write)
         if rows:
             crash.point("jobs.dispatch.after_commit")
             log.debug("dispatching jobs: %s", counted(len(rows), "message"))
             self._relay.take(rows)
-        else:
+        elif not fired:
             await self._wake.wait(NO_CAPACITY_POLL_INTERVAL_S)
 
     async def _write(self, tx: Transaction) -> list[OutboxRow]:

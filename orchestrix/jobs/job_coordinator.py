@@ -14,6 +14,8 @@ from orchestrix.domain.handoff import SHUTDOWN, HandoffLimits
 from orchestrix.domain.leases import Fence
 from orchestrix.domain.nodes import NodeState
 from orchestrix.errors import RetryableError
+from orchestrix.jobs.broadcasts.firing import BroadcastFiring
+from orchestrix.jobs.broadcasts.keeper import BroadcastKeeper
 from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
@@ -49,9 +51,12 @@ LOST_DISPATCH_DELAY_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class JobSignals:
-    """What wakes a job coordinator: a job is due, a node has died, or this node's row may say that it is to drain."""
+    """What wakes a job coordinator: a job is due, a broadcast may have to be settled, a node has died, or this node's
+    row may say that it is to drain.
+    """
 
     due: WakeSignal = field(default_factory=WakeSignal)
+    broadcasts: WakeSignal = field(default_factory=WakeSignal)
     orphaned: WakeSignal = field(default_factory=WakeSignal)
     drain_requested: WakeSignal = field(default_factory=WakeSignal)
 
@@ -144,6 +149,19 @@ class JobCoordinator:
             ]
         )
 
+    def _firing(self, fence: Fence) -> BroadcastFiring | None:
+        dependencies = self.dependencies
+        if dependencies.executors is None:
+            return None
+        return BroadcastFiring(
+            dependencies.database,
+            fence,
+            dependencies.executors.pick,
+            open_limit=dependencies.jobs.max_live,
+            sent=dependencies.relay.notify,
+            on_change=dependencies.on_job_change,
+        )
+
     def _caller(self) -> ExecutorCaller | None:
         """What calls executors for the attempts that this node owns, if it has what it needs for that."""
         dependencies, control = self.dependencies, self.dependencies.control
@@ -168,6 +186,7 @@ class JobCoordinator:
     def notify_leader(self) -> None:
         """A job is due, or may be now: the leader polls at once, on whichever node."""
         self.dependencies.signals.due.set()
+        self.dependencies.signals.broadcasts.set()
         self.dependencies.notify_leader()
 
     async def start(self) -> None:
@@ -233,12 +252,20 @@ class JobCoordinator:
         orphan_detector = OrphanJobDetector(
             leader_context, dependencies.control, interval_s=dependencies.cluster.orphan_check
         )
+        keeper = BroadcastKeeper(leader_context, dependencies.on_job_change)
         return Services(
             [
                 JobDispatcher(
-                    dependencies.database, fence, signals.due, dependencies.relay, open_limit=most, silent=silent
+                    dependencies.database,
+                    fence,
+                    signals.due,
+                    dependencies.relay,
+                    open_limit=most,
+                    silent=silent,
+                    firing=self._firing(fence),
                 ),
                 PeriodicDuty("job rescuer", rescuer.run_once),
+                PeriodicDuty("broadcast keeper", keeper.run_once, signals.broadcasts),
                 PeriodicDuty("orphan detector", orphan_detector.orphans, signals.orphaned),
                 PeriodicDuty("ownerless job detector", orphan_detector.unowned),
                 self.worker_heartbeats.duty(leader_context),

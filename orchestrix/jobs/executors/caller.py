@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.domain import jobs as job_rules
+from orchestrix.domain.job_broadcasts import routed
 from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
 from orchestrix.domain.registry import executor_calls as rules
 from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.jobs import spans, step_results
+from orchestrix.jobs.broadcasts.routing import for_children
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
 from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
 from orchestrix.lifecycle import Loop, WakeSignal
@@ -75,7 +77,8 @@ class ExecutorCaller:
         on_change: Callable[[Iterable[str]], None],
         sent: Callable[[], None],
     ) -> None:
-        self._database, self._node, self._client, self._pick = database, node, calls.client, calls.pick
+        self._database, self._node, self._client = database, node, calls.client
+        self._pick = for_children(calls.pick)
         self._timings, self._callbacks = calls.timings, calls.callbacks
         self._consume, self._listens = consume, listens
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
@@ -202,9 +205,10 @@ class ExecutorCaller:
 
     async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
         """The job with its payload, whose address is stored; None where no executor is to be called."""
-        job = await executor_jobs.lock_own(tx, self._node, call.attempt)
-        if job is None:
+        found = await executor_jobs.lock_own(tx, self._node, call.attempt)
+        if found is None:
             return None
+        job = routed(found)
         if job.address is None or call.moves:
             picked = await self._picked(tx, job, call)
             if not isinstance(picked, str):
@@ -214,7 +218,8 @@ class ExecutorCaller:
             given = rules.called(job, picked, self._database.now())
             await executor_jobs.give(tx, job, given)
             call.state, call.moves, job = replace(call.state, unsure=False), False, given
-        return replace(job, payload=(await jobs.payloads(tx, [job.id])).get(job.id))
+        source = job.parent_id or job.id
+        return replace(job, payload=(await jobs.payloads(tx, [source])).get(source))
 
     async def _picked(self, tx: Transaction, job: JobRow, call: _Call) -> str | AttemptEnding | None:
         """The address to call; how the attempt ends where there is none, None where it is to be tried again later."""
@@ -272,7 +277,7 @@ class ExecutorCaller:
             await self._stop_run(one, str(ending.error.get("message")))
 
     async def _write_end(self, tx: Transaction, one: OwnedAttempt, ending: AttemptEnding) -> JobTransition | None:
-        job = (await jobs.lock(tx, [one.job_id])).get(one.job_id)
+        job = (await jobs.lock_with_parents(tx, [one.job_id])).get(one.job_id)
         expected = (self._node, one.owner_epoch, one.history_id)
         if job is None or not job.live or (job.owner, job.owner_epoch, job.history_id) != expected:
             return None
@@ -282,13 +287,16 @@ class ExecutorCaller:
         moved = job_rules.ended(job, ending, self._database.now(), clock.uniform(0, 1))
         [moved] = spans.end_attempts(tx, [job], [moved])
         tried = [moved.attempt] if moved.attempt is not None else []
-        if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
+        stored = await step_results.store_with_results(tx, [(job.version, moved.job)], tried)
+        if stored.results:
             tx.then(self._sent)
+        changed = [job.id, *(one.id for one in stored.broadcasts)]
         message = str(ending.error.get("message"))
-        tx.then(lambda: self._announce(job.id, message))
+        tx.then(lambda: self._announce(changed, message))
         return moved
 
-    def _announce(self, job_id: str, message: str) -> None:
-        log.warning("an attempt of job %s has ended: %s", job_id, message)
-        self._on_change([job_id])
+    def _announce(self, job_ids: Sequence[str], message: str) -> None:
+        """The first one is the job, the others are broadcasts that have changed by its end."""
+        log.warning("an attempt of job %s has ended: %s", job_ids[0], message)
+        self._on_change(job_ids)
         self._notify_leader()

@@ -16,7 +16,8 @@ from orchestrix.persistence.tables import jobs
 class JobFilter:
     """What the jobs of a list have in common; no field set means all.
 
-    `saga` is that of which they were steps, `step_of` the saga's name and the id of the instance.
+    `saga` is that of which they were steps, `step_of` the saga's name and the id of the instance. The children of
+    broadcasts are among them only by `parent_id`.
     """
 
     states: Sequence[str] = ()
@@ -26,6 +27,7 @@ class JobFilter:
     schedule_id: str | None = None
     saga: str | None = None
     step_of: tuple[str, int] | None = None
+    parent_id: str | None = None
 
 
 def conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
@@ -34,6 +36,7 @@ def conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
     names = ("queue", "handler", "created_by", "schedule_id", "saga")
     same = ((table[name], getattr(filters, name)) for name in names)
     found: list[ColumnElement[bool]] = [column == value for column, value in same if value is not None]
+    found.append(table.parent_id.is_(None) if filters.parent_id is None else table.parent_id == filters.parent_id)
     if filters.states:
         found.append(table.state.in_(sorted(set(filters.states))))
     if filters.step_of is not None:

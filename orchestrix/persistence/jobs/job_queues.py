@@ -119,7 +119,9 @@ async def failed(connection: Connection, seconds: float, limit: int) -> list[Fai
     target = func.coalesce(table.queue, table.executor_group)
     query = select(target, table.handler, table.state, table.finished_at, table.error)
     query = query.where(
-        table.finished_at >= job_predicates.ago(connection, seconds), table.state.in_([FAILED, TIMED_OUT])
+        table.finished_at >= job_predicates.ago(connection, seconds),
+        table.state.in_([FAILED, TIMED_OUT]),
+        table.parent_id.is_(None),  # a broadcast names its shards that have failed
     )
     rows = await connection.execute(query.order_by(table.finished_at.desc(), table.id.desc()).limit(limit))
     return [FailedJob(*row) for row in rows]
