@@ -169,7 +169,7 @@ def ended(job: JobRow, state: str, children: Sequence[ChildEnd], now: datetime) 
     return replace(_finished(_changed(job, now), state, now), result=results, error=error)
 
 
-def overdue(job: JobRow, now: datetime) -> str | None:
+def state_at_deadline(job: JobRow, now: datetime) -> str | None:
     """The state in which a broadcast ends whose deadline has passed, whatever its children do; None before that."""
     at = deadline(job)
     if job.state != RUNNING or at is None or at > now:

@@ -15,7 +15,7 @@ from orchestrix.domain.leases import Fence
 from orchestrix.domain.nodes import NodeState
 from orchestrix.errors import RetryableError
 from orchestrix.jobs.broadcasts.firing import BroadcastFiring
-from orchestrix.jobs.broadcasts.keeper import BroadcastKeeper
+from orchestrix.jobs.broadcasts.reconciler import BroadcastReconciler
 from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
@@ -252,7 +252,7 @@ class JobCoordinator:
         orphan_detector = OrphanJobDetector(
             leader_context, dependencies.control, interval_s=dependencies.cluster.orphan_check
         )
-        keeper = BroadcastKeeper(leader_context, dependencies.on_job_change)
+        reconciler = BroadcastReconciler(leader_context, dependencies.on_job_change)
         return Services(
             [
                 JobDispatcher(
@@ -265,7 +265,7 @@ class JobCoordinator:
                     firing=self._firing(fence),
                 ),
                 PeriodicDuty("job rescuer", rescuer.run_once),
-                PeriodicDuty("broadcast keeper", keeper.run_once, signals.broadcasts),
+                PeriodicDuty("broadcast reconciler", reconciler.run_once, signals.broadcasts),
                 PeriodicDuty("orphan detector", orphan_detector.orphans, signals.orphaned),
                 PeriodicDuty("ownerless job detector", orphan_detector.unowned),
                 self.worker_heartbeats.duty(leader_context),

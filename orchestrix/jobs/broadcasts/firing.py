@@ -91,11 +91,11 @@ class BroadcastFiring:
     def _announce(self, before: JobRow, job: JobRow) -> None:
         if job.has_children:
             log.debug("broadcast %s: fired to %s", job.id, counted(job.children_total or 0, "executor"))
-        elif job.ended or not _said(before):
+        elif job.ended or not _was_logged(before):
             log.warning("broadcast %s was not fired: %s", job.id, job.error["message"])
         self._on_change([job.id])
 
 
-def _said(job: JobRow) -> bool:
-    """Whether the log has said already that the broadcast's group has no executors."""
+def _was_logged(job: JobRow) -> bool:
+    """Whether it was logged already that the broadcast's group has no executors."""
     return isinstance(job.error, dict) and job.error.get("type") == NO_EXECUTORS

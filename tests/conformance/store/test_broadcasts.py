@@ -31,7 +31,7 @@ from orchestrix.domain.registry.routing import NoExecutors
 from orchestrix.errors import Contention, NotFound, RefusedAction, StaleTermError
 from orchestrix.jobs import step_results
 from orchestrix.jobs.broadcasts.firing import BroadcastFiring
-from orchestrix.jobs.broadcasts.keeper import BroadcastKeeper
+from orchestrix.jobs.broadcasts.reconciler import BroadcastReconciler
 from orchestrix.jobs.cancellation import JobCanceller, cancel_jobs
 from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.rescue.leader_context import LeaderContext
@@ -41,6 +41,7 @@ from orchestrix.persistence.jobs import broadcasts, job_admission, job_queues, j
 from orchestrix.persistence.jobs.jobs import JobFilter
 from tests.conformance.store.test_jobs import inserted, now, pending, stored
 from tests.integration.jobs.rows import leading
+from tests.support import eventually
 
 FENCE = Fence(1, "n")
 FAILURE = AttemptEnding(FAILED, {"type": "Broken", "message": "no paper"}, retryable=False, answered=True)
@@ -87,7 +88,7 @@ class Leader:
     async def look(self) -> None:
         relay: Any = self.relay
         context = LeaderContext(self.database, self.fence, relay, self.stops.extend, self.poke)
-        await BroadcastKeeper(context, self.changed.extend).run_once()
+        await BroadcastReconciler(context, self.changed.extend).run_once()
 
     async def broadcast(self, **more: Any) -> JobRow:
         fields = {"queue": None, "executor_group": "shop", "routing": "SHARDING_BROADCAST", "broadcast_end": "all"}
@@ -333,9 +334,12 @@ async def test_its_deadline_reaches_all(leader: Leader) -> None:
     parent, (_, good, busy) = await leader.fired(deadline_ms=1, saga="app", instance_id=1, step="x")
     busy = await leader.begun(busy)
     await leader.end(good)
-    await asyncio.sleep(0.05)
-    await leader.database.ping()
-    await leader.look()
+
+    async def over() -> bool:
+        await leader.look()
+        return (await now(leader.database, parent)).ended
+
+    await eventually(over, deadline=10.0)
     found = await now(leader.database, parent)
     assert (found.state, found.error["type"], found.error["indexes"]) == (TIMED_OUT, "Timeout", [0, 2])
     assert (found.result, found.children_left, found.wake_at) == ([None, "r1", None], 1, None)

@@ -172,21 +172,21 @@ def test_one_that_is_cancelled_waits_for_its_children_until_its_deadline() -> No
     settled = rules.settled(asked, LATER)
     assert (settled.state, settled.wake_at) == (RUNNING, NOW + timedelta(seconds=60))
     assert job_rules.cancelled(settled, "no", LATER).job is settled
-    assert rules.overdue(settled, NOW + timedelta(seconds=60)) == CANCELLED
+    assert rules.state_at_deadline(settled, NOW + timedelta(seconds=60)) == CANCELLED
 
 
 def test_the_deadline_is_that_of_the_whole() -> None:
     parent, children = fired(3, deadline_ms=60_000)
     end = NOW + timedelta(seconds=60)
     assert parent.wake_at == end
-    assert rules.overdue(parent, end - timedelta(microseconds=1)) is None
-    assert rules.overdue(parent, end) == TIMED_OUT
+    assert rules.state_at_deadline(parent, end - timedelta(microseconds=1)) is None
+    assert rules.state_at_deadline(parent, end) == TIMED_OUT
     ends = [ChildEnd(one.shard_index or 0, SUCCEEDED if one.shard_index == 1 else RUNNING, 7) for one in children]
     over = rules.ended(rules.counted(parent, ChildTally(2, 0, 1), end), TIMED_OUT, ends, end)
     assert over.error["message"] == "timed out after 1 min: 2 of 3 shards had not ended (shards 0, 2)"
     assert (over.result, over.wake_at) == ([None, 7, None], end)
     assert rules.cancel_reason(over) == "job p has timed out"
-    assert rules.overdue(fired(1)[0], end) is None
+    assert rules.state_at_deadline(fired(1)[0], end) is None
 
 
 def test_without_executors_it_is_tried_again_within_its_retries() -> None:

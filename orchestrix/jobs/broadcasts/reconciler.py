@@ -1,4 +1,4 @@
-"""Broadcast keeper: the leader's periodic check of broadcasts: deadlines, children to cancel, and their count."""
+"""Broadcast reconciler: the leader's periodic check of broadcasts: deadlines, children to cancel, and their count."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT_INTERVAL_S: Final = 10.0
 BATCH_LIMIT: Final = 50
 
 
-class BroadcastKeeper:
+class BroadcastReconciler:
     """Ends broadcasts whose deadline has passed; cancels the children that are left of those that have ended, or that a
     person cancels; and counts the children again. One broadcast in each transaction, with all of its children locked
     in the order of their ids. `on_change` is notified of each.
@@ -85,7 +85,7 @@ class BroadcastKeeper:
         if before is None or not before.has_children or before.wake_at is None or before.wake_at > now:
             return
         job = before
-        if (state := rules.overdue(before, now)) is not None:
+        if (state := rules.state_at_deadline(before, now)) is not None:
             log.warning("broadcast %s ended: its deadline has passed", id)
             job = rules.ended(before, state, await broadcasts.ends(tx, id), now)
         reason = rules.cancel_reason(job)
