@@ -65,7 +65,16 @@ async def insert_results(tx: Transaction, found: Iterable[JobRow], *, again: boo
     """
     ended = [job for job in found if job.ended and job.saga is not None]
     payloads = await jobs.payloads(tx, [job.id for job in ended])
-    made = (_row(job, payloads.get(job.id), tx.now()) for job in ended)
+    return await _insert(tx, [(job, payloads.get(job.id)) for job in ended], again)
+
+
+async def insert_unstored(tx: Transaction, ended: Iterable[JobRow]) -> bool:
+    """The same for jobs that were never stored: it may have been done before."""
+    return await _insert(tx, [(job, job.payload) for job in ended], again=True)
+
+
+async def _insert(tx: Transaction, ended: Iterable[tuple[JobRow, Any]], again: bool) -> bool:
+    made = (_row(job, payload, tx.now()) for job, payload in ended)
     rows = [replace(row, n=int(again)) for row in made if row is not None]
     await outbox.insert(tx, rows, claimed_by=None, lease_s=0.0)
     return bool(rows)

@@ -19,8 +19,11 @@ from pydantic import (
 
 from orchestrix.api import patterns
 from orchestrix.api.jobs.models import NewJob, NotYet, Retries
+from orchestrix.api.jobs.targets import RoutingBody
+from orchestrix.api.registry.models import NULL
 from orchestrix.api.values import (
     INTEGRAL,
+    QUEUE_SCHEMA,
     SHORTEST_SPAN,
     Moment,
     Name,
@@ -122,10 +125,17 @@ class ScheduledJob(NewJob):
         {"required": ["handler", "queue"]}, queue="reports", handler="monthly", timeout="10m", retries=2
     )
 
+    queue: Annotated[QueueName | None, WithJsonSchema(QUEUE_SCHEMA)] = Field(None, description="Whose workers do it.")
+    group: Annotated[Name | None, WithJsonSchema(NULL)] = Field(None, description="A group of executors; not yet.")
+    routing: Annotated[RoutingBody | None, WithJsonSchema(NULL)] = Field(None, description="Not yet.")
     createdBy: NotYet = Field(None, description="That of the schedule: leave it out.")
 
     @model_validator(mode="after")
     def _by_the_schedule(self) -> ScheduledJob:
+        if self.group is not None or self.routing is not None:
+            raise ValueError("must have no group and no routing, which are not served yet: name the queue of a worker")
+        if self.queue is None:
+            raise ValueError("must name a queue")
         if self.createdBy is not None:
             raise ValueError("must not have createdBy: it is the schedule's own")
         return self

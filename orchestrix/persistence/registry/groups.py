@@ -130,6 +130,12 @@ async def get(connection: Connection, app_name: str) -> ExecutorGroup | None:
     return ExecutorGroup(*row) if row else None
 
 
+async def known(connection: Connection, app_names: Collection[str]) -> set[str]:
+    """Which of these apps have a group."""
+    query = select(job_group.c.app_name).where(connection.dialect.among(job_group.c.app_name, sorted(app_names)))
+    return {str(name) for name in (await connection.execute(query)).scalars()} if app_names else set()
+
+
 async def lock(tx: Transaction, app_name: str) -> ExecutorGroup | None:
     """The group of an app, locked until this transaction ends."""
     row = (await tx.execute(_query().where(job_group.c.app_name == app_name).with_for_update())).first()

@@ -18,9 +18,14 @@ from orchestrix.domain.registry.executor_calls import called
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import executor_jobs, job_admission, job_predicates, job_queues, jobs
+from orchestrix.persistence.jobs import executor_jobs, job_admission, job_predicates, job_queues, job_targets, jobs
 from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
+from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
+from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.persistence.tables import nodes as node_table
+from tests.conformance.store.plans import accesses, watched
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
 from tests.integration.jobs.rows import joined
 
@@ -99,6 +104,66 @@ async def test_the_least_feature_level_is_that_of_a_node_that_is_alive(database:
         assert await nodes.least_feature_level(tx) == 0
         await tx.execute(update(node_table).where(node_table.c.id == "old-1").values(state=NodeState.DEAD.value))
         assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
+
+
+async def test_nodes_below_a_feature_level_are_named(database: Database) -> None:
+    async with database.begin() as tx:
+        assert await nodes.join(tx, "new-1", "new", [], feature_level=FEATURE_LEVEL)
+        for name in ("old", "gone", "leaving"):
+            assert await nodes.join(tx, f"{name}-1", name, [], version="0.9.0")
+        await nodes.leave(tx, "gone-1")
+        await nodes.mark_draining(tx, "leaving-1")
+        found = await nodes.below_feature_level(tx, FEATURE_LEVEL)
+        assert [(node.name, node.version) for node in found] == [("leaving", "0.9.0"), ("old", "0.9.0")]
+        assert await nodes.below_feature_level(tx, 0) == []
+
+
+async def test_a_job_for_a_group_needs_the_group_and_nodes_that_know_such_jobs(database: Database) -> None:
+    async with database.begin() as tx:
+        await groups.set_addresses(tx, "Shop", None, tx.now())
+        await job_targets.check(tx, [])
+        await job_targets.check(tx, ["Shop"])
+        with pytest.raises(UnknownGroup) as unknown:
+            await job_targets.check(tx, ["Shop", "shop"])
+        assert unknown.value.group == "shop", "upper and lower case are different names"
+        await nodes.join(tx, "old-1", "old", [])
+        await job_targets.check(tx, [])
+        with pytest.raises(MixedVersions, match=r"old \(version not known\) is too old: upgrade or stop it"):
+            await job_targets.check(tx, ["Shop"])
+        for n in range(6):
+            await nodes.join(tx, f"a{n}-1", f"a{n}", [], version="0.9.0")
+        with pytest.raises(MixedVersions, match=r"a4 \(0.9.0\) and 2 more are too old: upgrade or stop them"):
+            await job_targets.check(tx, ["Shop"])
+
+
+async def _ids(database: Database, **wanted: Any) -> set[str]:
+    async with database.read() as connection:
+        return {job.id for job in await jobs.page(connection, JobFilter(**wanted), 100)}
+
+
+async def test_pages_have_the_jobs_of_a_group_and_the_parts_of_a_broadcast(database: Database) -> None:
+    shop, reports = pending(database, **routed()), pending(database, **routed("reports"))
+    queue = pending(database, queue="shop")
+    parent = pending(database, **routed(routing="SHARDING_BROADCAST"))
+    parts = [pending(database, **routed(parent_id=parent.id, shard_index=n, shard_total=2)) for n in range(2)]
+    await inserted(database, shop, reports, queue, parent, *parts)
+    ids = {part.id for part in parts}
+    assert await _ids(database, group="shop", parts=False) == {shop.id, parent.id}
+    assert await _ids(database, group="shop") == {shop.id, parent.id, *ids}
+    assert await _ids(database, queue="shop") == {queue.id}
+    assert await _ids(database, parent_id=parent.id) == ids
+    assert await _ids(database, parent_id=shop.id) == set()
+    assert await _ids(database, parts=False) == {shop.id, reports.id, queue.id, parent.id}
+
+
+async def test_a_page_without_parts_is_not_sorted_by_the_database(database: Database) -> None:
+    """All jobs without a parent have the same place in the index of parents."""
+    await inserted(database, *[pending(database) for _ in range(50)])
+    with watched(database) as sent:
+        assert len(await _ids(database, parts=False)) == 50
+    found = [access for one in sent for access in await accesses(database, one)]
+    assert [access.table for access in found] == ["jobs"]
+    assert "parent" not in str(found[0].index)
 
 
 async def test_all_nodes_have_one_report_key_and_a_clone_another(database: Database) -> None:
@@ -185,3 +250,41 @@ async def test_two_owners_at_once_store_one_address(database: Database) -> None:
         async with database.begin() as tx:
             await executor_jobs.give(tx, first, called(first, "http://b:1", database.now()))
     assert (await now(database, job)).address == "http://a:1"
+
+
+async def test_the_process_that_registered_at_its_address_is_read_with_an_attempt(database: Database) -> None:
+    job, attempt = await at_work(database, "a")
+    await given(database, "a", attempt, "http://a:1")
+    others = [Heartbeat("other", "http://a:1", "of another app"), Heartbeat("shop", "http://b:1", "elsewhere")]
+
+    async def known(*heartbeats: Heartbeat) -> str | None:
+        async with database.begin() as tx:
+            await registrations.record(tx, heartbeats, tx.now())
+        async with database.read() as connection:
+            [found] = await executor_jobs.owned(connection, "a", 100)
+        assert found.job_id == job.id
+        return found.instance
+
+    assert await known(*others) is None
+    assert await known(Heartbeat("shop", "http://a:1", "first")) == "first"
+    assert await known(Heartbeat("shop", "http://a:1", "second")) == "second"
+    assert await known(Heartbeat("shop", "http://a:1")) is None
+
+
+async def test_signs_of_life_count_only_for_attempts_that_were_given_to_that_executor(database: Database) -> None:
+    mine, attempt = await at_work(database, "a")
+    other, another = await at_work(database, "a", executor_group="reports")
+    await given(database, "a", attempt, "http://a:1")
+    await given(database, "a", another, "http://a:1")
+    waits, _ = await at_work(database, "b")
+    ended = await stored(database, waits, replace(waits, address="http://a:1", version=waits.version + 1))
+    await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+    names = dict.fromkeys((attempt.history_id, another.history_id, str(waits.history_id)), ("shop", "http://a:1"))
+    elsewhere = dict.fromkeys(names, ("shop", "http://b:1"))
+    too_long = {attempt.history_id + "x" * 60: ("shop", "http://a:1"), "": ("shop", "http://a:1")}
+    async with database.read() as connection:
+        assert await executor_jobs.given_to(connection, {**names, **too_long}) == [mine.history_id]
+        assert await executor_jobs.given_to(connection, elsewhere) == []
+        assert await executor_jobs.given_to(connection, {str(other.history_id): ("reports", "http://a:1")}) == [
+            other.history_id
+        ]
