@@ -6,16 +6,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.domain.registry.executors import ExecutorState, state_of
+from orchestrix.domain.registry.suspicion import KEPT_PROBES, Suspicion, suspected_by
 from orchestrix.errors import RetryableError, Unavailable
 from orchestrix.lifecycle import Loop
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry import groups, registrations, suspicions
 from orchestrix.persistence.registry.groups import ExecutorGroup
 from orchestrix.persistence.registry.registrations import RegisteredExecutor, Removal
 from orchestrix.registry.registrar import REMOVED_KEPT
@@ -31,7 +32,10 @@ REFRESH_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExecutorView:
-    """An executor as it is shown. `drained`: a person has excluded it from new jobs."""
+    """An executor as it is shown. `drained`: a person has excluded it from new jobs.
+
+    `suspected_by` are the nodes that got no answer from it, since `suspected_since`.
+    """
 
     address: str
     state: ExecutorState
@@ -41,6 +45,8 @@ class ExecutorView:
     load: float | None
     in_flight: int
     drained: bool = False
+    suspected_by: Sequence[str] = ()
+    suspected_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class _Reading:
     groups: Sequence[ExecutorGroup]
     registrations: Sequence[RegisteredExecutor]
     removals: Sequence[Removal]
+    suspicions: Sequence[Suspicion]
 
 
 class RegistryDirectory:
@@ -113,6 +120,7 @@ class RegistryDirectory:
                     await groups.listed(connection),
                     await registrations.of_apps(connection),
                     await registrations.removals(connection, now - REMOVED_KEPT),
+                    await suspicions.listed(connection),
                 )
         except RetryableError:
             if clock.monotonic() - began > HANGS_AFTER_S:
@@ -125,7 +133,8 @@ class RegistryDirectory:
 def _apps(reading: _Reading, settings: RegistrySettings) -> list[GroupView]:
     executors: dict[str, dict[str, ExecutorView]] = {}
     for one in reading.registrations:
-        executors.setdefault(one.app, {})[one.address] = _registered(one, reading.at, settings)
+        seen = _registered(one, reading.at, settings)
+        executors.setdefault(one.app, {})[one.address] = _suspected(seen, one.app, reading, settings)
     for gone in reading.removals:
         if gone.last_seen is None:
             continue  # the goodbye of one that was not registered
@@ -146,6 +155,12 @@ def _registered(one: RegisteredExecutor, now: datetime, settings: RegistrySettin
     since = one.state_since if one.state == registrations.DRAINING else since
     shown = ExecutorView(one.address, state, since, one.last_seen, one.weight, one.load, in_flight=0)
     return shown if one.drained_at is None else replace(shown, since=one.drained_at, drained=True)
+
+
+def _suspected(seen: ExecutorView, app: str, reading: _Reading, settings: RegistrySettings) -> ExecutorView:
+    after = reading.at - timedelta(seconds=KEPT_PROBES * settings.probe)
+    nodes = suspected_by(reading.suspicions, (app, seen.address), after=after, last_seen=seen.last_seen)
+    return replace(seen, suspected_by=sorted(nodes), suspected_since=min(nodes.values())) if nodes else seen
 
 
 def _removed(gone: Removal) -> ExecutorView:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from shlex import quote
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Picker, Strategy, UnknownExecutor
+from orchestrix.domain.registry.suspicion import KEPT_PROBES, is_suspect, suspected_by
 from orchestrix.errors import NotFound
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry import groups, registrations, suspicions
 from orchestrix.persistence.registry.groups import ExecutorGroup
+from orchestrix.persistence.registry.registrations import Executor, RegisteredExecutor
 
 _AT_ONCE: Final = 2000
 """Candidates that are looked at before other tasks run: about 2 ms."""
@@ -31,11 +34,26 @@ class RouteRequest:
     count: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SuspicionView:
+    """Whose suspicions count where a pick is made: those of `node`, if it is one that probes, and confirmed ones.
+
+    A suspicion is repeated every `probe_s` seconds.
+    """
+
+    node: str | None = None
+    probe_s: float = 30.0
+
+
+NOBODY: Final = SuspicionView()
+"""Confirmed suspicions alone count."""
+
+
 class ExecutorRouter:
     """Picks executors for whoever asks. A pick of ROUND_ROBIN moves the group's turn."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, seen_by: Callable[[], SuspicionView] = lambda: NOBODY) -> None:
+        self._database, self._seen_by = database, seen_by
         self._picking = asyncio.Lock()
 
     async def route(self, app: str, request: RouteRequest) -> list[Pick]:
@@ -44,7 +62,7 @@ class ExecutorRouter:
         Raises `NotFound` if the app has no group, `NoExecutors` if that has no addresses, `UnknownExecutor` if none has
         the named address, and `Unavailable`.
         """
-        found, turn = await self._database.run(lambda tx: _read(tx, app, request))
+        found, turn = await self._database.run(lambda tx: _read(tx, app, request, self._seen_by()))
         picker = Picker(request.strategy, found)
         if request.count is None:
             return [_picked(picker, request, request.key, turn)]
@@ -59,20 +77,22 @@ class ExecutorRouter:
         return picks
 
 
-async def pick_in(tx: Transaction, app: str, request: RouteRequest) -> Pick:
+async def pick_in(tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView = NOBODY) -> Pick:
     """One pick, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`."""
-    found, turn = await _read(tx, app, replace(request, count=None))
+    found, turn = await _read(tx, app, replace(request, count=None), seen_by)
     return _picked(Picker(request.strategy, found), request, request.key, turn)
 
 
-async def _read(tx: Transaction, app: str, request: RouteRequest) -> tuple[Sequence[Candidate], int]:
+async def _read(
+    tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView
+) -> tuple[Sequence[Candidate], int]:
     """The candidates, and the first turn, which with those that follow it is taken in this transaction."""
     rotates = request.strategy is Strategy.ROUND_ROBIN
     group = await (groups.lock if rotates else groups.get)(tx, app)
     if group is None:
         raise NotFound(f"{app!r} has no executor group: make one with `orchestrix registry set {quote(app)} --auto`")
     await _refuse_drained(tx, group, request)
-    found = await candidates(tx, group)
+    found = await candidates(tx, group, seen_by)
     if rotates and found:
         await groups.take_turns(tx, app, 1 if request.count is None else request.count)
     return found, group.turn
@@ -82,7 +102,7 @@ def _picked(picker: Picker, request: RouteRequest, key: str, turn: int) -> Pick:
     return picker.pick(key=key, turn=turn, chance=clock.uniform(0, 1), address=request.address)
 
 
-async def candidates(tx: Transaction, group: ExecutorGroup) -> Sequence[Candidate]:
+async def candidates(tx: Transaction, group: ExecutorGroup, seen_by: SuspicionView = NOBODY) -> Sequence[Candidate]:
     """The executors at the group's addresses, with what they have reported; none that a person has drained.
 
     Raises `NoExecutors` where a person has drained all.
@@ -95,10 +115,33 @@ async def candidates(tx: Transaction, group: ExecutorGroup) -> Sequence[Candidat
         if one is None or one.drained_at is None
     ]
     every = [] if taken else await registrations.of_apps(tx, [group.app_name])
+    taken = await _marked(tx, group.app_name, taken, known, seen_by)
     own = [one for one in every if group.address_type == groups.AUTO or one.address in group.addresses]
     if own and all(one.drained_at is not None for one in own):
         raise NoExecutors(f"no executors available; all {len(own)} are drained: {_include(group, 'ADDRESS')}")
     return taken
+
+
+async def _marked(
+    tx: Transaction,
+    app: str,
+    found: list[Candidate],
+    known: Mapping[Executor, RegisteredExecutor],
+    seen_by: SuspicionView,
+) -> list[Candidate]:
+    """The same, with which of them are suspects."""
+    all_ = await suspicions.listed(tx, [app])
+    if not all_:
+        return found
+    after = tx.now() - timedelta(seconds=KEPT_PROBES * seen_by.probe_s)
+
+    def suspect(address: str) -> bool:
+        one = known.get((app, address))
+        last_seen = None if one is None else one.last_seen
+        nodes = suspected_by(all_, (app, address), after=after, last_seen=last_seen)
+        return is_suspect(nodes, seen_by.node)
+
+    return [replace(one, suspect=suspect(one.address)) for one in found]
 
 
 async def _refuse_drained(tx: Transaction, group: ExecutorGroup, request: RouteRequest) -> None:

@@ -18,6 +18,7 @@ from orchestrix.persistence.tables import (
     broker_incarnation,
     command_queues,
     dead_letters,
+    executor_suspicions,
     held_events,
     idempotency_keys,
     job_attempts,
@@ -48,6 +49,7 @@ _OF_PROCESSES: Final = (
     job_registry,
     registry_removed,
     node_listeners,
+    executor_suspicions,
 )
 _SENT_AGAIN: Final = ("cmd.%", "orchestrix.job.%")
 """The queues of dead letters that would make a worker act under the original's key."""

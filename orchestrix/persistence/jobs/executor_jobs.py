@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, select, update
+from sqlalchemy import and_, func, select, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
@@ -85,6 +85,31 @@ async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
 async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:
     """Notes that the executors of these attempts sent a sign of life; the history ids of those that are live."""
     return await job_heartbeats.record_heartbeats(tx, history_ids, at)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkInHand:
+    """The live attempts of an executor: the nodes that own them, and the last sign of life of any."""
+
+    owners: frozenset[str]
+    heard_at: datetime | None
+
+
+async def in_hand(connection: Connection, executors: Collection[Executor]) -> dict[Executor, WorkInHand]:
+    """What these executors were given that has not ended, of those that have work."""
+    table, among = jobs.c, connection.dialect.among
+    apps, addresses = (sorted({one[place] for one in executors}) for place in (0, 1))
+    query = select(table.executor_group, table.address, table.owner, func.max(table.worker_beat_at)).where(
+        table.state.in_(LIVE), table.channels == 1, among(table.executor_group, apps), among(table.address, addresses)
+    )
+    found: dict[Executor, WorkInHand] = {}
+    for app, address, owner, heard_at in await connection.execute(
+        query.group_by(table.executor_group, table.address, table.owner)
+    ):
+        before = found.get((app, address), WorkInHand(frozenset(), None))
+        owners = before.owners | {owner} if owner is not None else before.owners
+        found[app, address] = WorkInHand(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
+    return found
 
 
 async def given_to(connection: Connection, runs: Mapping[str, Executor]) -> list[str]:
