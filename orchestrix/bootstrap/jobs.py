@@ -11,6 +11,7 @@ from orchestrix.bootstrap.factories import Connect
 from orchestrix.broker.topology import jobs_topology
 from orchestrix.jobs.cancellation import JobCanceller, StopPublisher
 from orchestrix.jobs.change_notifier import JobChangeNotifier
+from orchestrix.jobs.executors.port import ExecutorCalls
 from orchestrix.jobs.executors.reports import ExecutorReports
 from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies
 from orchestrix.jobs.leader_notifier import LeaderNotifier
@@ -79,7 +80,13 @@ def assemble_jobs(node: NodeContext, notifiers: JobNotifiers) -> NodeJobs:
 
 
 def job_coordinator(
-    node: NodeContext, node_id: str, relay: OutboxRelay, notifiers: JobNotifiers, connect: Connect, drain: DrainSignal
+    node: NodeContext,
+    node_id: str,
+    relay: OutboxRelay,
+    notifiers: JobNotifiers,
+    connect: Connect,
+    drain: DrainSignal,
+    executors: ExecutorCalls | None,
 ) -> JobCoordinator:
     """The job coordinator of a node that owns jobs under this id; nothing of it runs yet."""
 
@@ -97,5 +104,6 @@ def job_coordinator(
         signals=node.signals.jobs,
         notify_leader=job_due,
         on_job_change=notifiers.changes.notify,
+        executors=executors,
     )
     return JobCoordinator(node_id, dependencies, single_process=node.single_process, draining=drain)

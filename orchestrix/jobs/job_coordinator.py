@@ -18,6 +18,7 @@ from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
 from orchestrix.jobs.executors.caller import ExecutorCaller
+from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
 from orchestrix.jobs.executors.port import ExecutorCalls
 from orchestrix.jobs.log_lines import LogLimit
 from orchestrix.jobs.ownership.handoff_publisher import JobHandoffAckListener, JobHandoffPublisher
@@ -49,11 +50,13 @@ LOST_DISPATCH_DELAY_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class JobSignals:
-    """What wakes a job coordinator: a job is due, a node has died, or this node's row may say that it is to drain."""
+    """What wakes a job coordinator: a job is due, a node has died, this node's row may say that it is to drain, or
+    there is an executor to call."""
 
     due: WakeSignal = field(default_factory=WakeSignal)
     orphaned: WakeSignal = field(default_factory=WakeSignal)
     drain_requested: WakeSignal = field(default_factory=WakeSignal)
+    calls_due: WakeSignal = field(default_factory=WakeSignal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +161,7 @@ class JobCoordinator:
             notify_leader=self.notify_leader,
             on_change=dependencies.on_job_change,
             sent=dependencies.relay.notify,
+            wake=dependencies.signals.calls_due,
         )
 
     @property
@@ -236,7 +240,13 @@ class JobCoordinator:
         return Services(
             [
                 JobDispatcher(
-                    dependencies.database, fence, signals.due, dependencies.relay, open_limit=most, silent=silent
+                    dependencies.database,
+                    fence,
+                    signals.due,
+                    dependencies.relay,
+                    open_limit=most,
+                    silent=silent,
+                    notify_owners=OwnerNotifier(dependencies.control),
                 ),
                 PeriodicDuty("job rescuer", rescuer.run_once),
                 PeriodicDuty("orphan detector", orphan_detector.orphans, signals.orphaned),

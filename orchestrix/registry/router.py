@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from shlex import quote
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Picker, Strategy, UnknownExecutor
-from orchestrix.domain.registry.suspicion import KEPT_PROBES, is_suspect, suspected_by
 from orchestrix.errors import NotFound
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.registry import groups, registrations, suspicions
+from orchestrix.persistence.jobs import executor_jobs
+from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
-from orchestrix.persistence.registry.registrations import Executor, RegisteredExecutor
+from orchestrix.registry import suspects
+from orchestrix.registry.suspects import CONFIRMED, SuspicionView
 
 _AT_ONCE: Final = 2000
 """Candidates that are looked at before other tasks run: about 2 ms."""
@@ -34,25 +34,10 @@ class RouteRequest:
     count: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SuspicionView:
-    """Whose suspicions count where a pick is made: those of `node`, if it is one that probes, and confirmed ones.
-
-    A suspicion is repeated every `probe_s` seconds.
-    """
-
-    node: str | None = None
-    probe_s: float = 30.0
-
-
-NOBODY: Final = SuspicionView()
-"""Confirmed suspicions alone count."""
-
-
 class ExecutorRouter:
     """Picks executors for whoever asks. A pick of ROUND_ROBIN moves the group's turn."""
 
-    def __init__(self, database: Database, seen_by: Callable[[], SuspicionView] = lambda: NOBODY) -> None:
+    def __init__(self, database: Database, seen_by: Callable[[], SuspicionView] = lambda: CONFIRMED) -> None:
         self._database, self._seen_by = database, seen_by
         self._picking = asyncio.Lock()
 
@@ -62,7 +47,8 @@ class ExecutorRouter:
         Raises `NotFound` if the app has no group, `NoExecutors` if that has no addresses, `UnknownExecutor` if none has
         the named address, and `Unavailable`.
         """
-        found, turn = await self._database.run(lambda tx: _read(tx, app, request, self._seen_by()))
+        rotates = request.strategy is Strategy.ROUND_ROBIN
+        found, turn = await self._database.run(lambda tx: _read(tx, app, request, self._seen_by(), lock=rotates))
         picker = Picker(request.strategy, found)
         if request.count is None:
             return [_picked(picker, request, request.key, turn)]
@@ -77,24 +63,30 @@ class ExecutorRouter:
         return picks
 
 
-async def pick_in(tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView = NOBODY) -> Pick:
-    """One pick, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`."""
-    found, turn = await _read(tx, app, replace(request, count=None), seen_by)
+async def pick_in(tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView = CONFIRMED) -> Pick:
+    """One pick, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`.
+
+    With LEAST_LOADED the group is locked until the transaction ends: the next pick sees the job that this one is for.
+    """
+    lock = request.strategy in (Strategy.ROUND_ROBIN, Strategy.LEAST_LOADED)
+    found, turn = await _read(tx, app, replace(request, count=None), seen_by, lock=lock)
     return _picked(Picker(request.strategy, found), request, request.key, turn)
 
 
 async def _read(
-    tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView
+    tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView, *, lock: bool
 ) -> tuple[Sequence[Candidate], int]:
     """The candidates, and the first turn, which with those that follow it is taken in this transaction."""
-    rotates = request.strategy is Strategy.ROUND_ROBIN
-    group = await (groups.lock if rotates else groups.get)(tx, app)
+    group = await (groups.lock if lock else groups.get)(tx, app)
     if group is None:
         raise NotFound(f"{app!r} has no executor group: make one with `orchestrix registry set {quote(app)} --auto`")
     await _refuse_drained(tx, group, request)
-    found = await candidates(tx, group, seen_by)
-    if rotates and found:
+    found = await suspects.marked(tx, app, await candidates(tx, group), seen_by)
+    if request.strategy is Strategy.ROUND_ROBIN and found:
         await groups.take_turns(tx, app, 1 if request.count is None else request.count)
+    if request.strategy is Strategy.LEAST_LOADED:
+        counts = await executor_jobs.in_flight(tx, [app])
+        found = [replace(one, in_flight=counts.get((app, one.address), 0)) for one in found]
     return found, group.turn
 
 
@@ -102,7 +94,7 @@ def _picked(picker: Picker, request: RouteRequest, key: str, turn: int) -> Pick:
     return picker.pick(key=key, turn=turn, chance=clock.uniform(0, 1), address=request.address)
 
 
-async def candidates(tx: Transaction, group: ExecutorGroup, seen_by: SuspicionView = NOBODY) -> Sequence[Candidate]:
+async def candidates(tx: Transaction, group: ExecutorGroup) -> Sequence[Candidate]:
     """The executors at the group's addresses, with what they have reported; none that a person has drained.
 
     Raises `NoExecutors` where a person has drained all.
@@ -115,33 +107,10 @@ async def candidates(tx: Transaction, group: ExecutorGroup, seen_by: SuspicionVi
         if one is None or one.drained_at is None
     ]
     every = [] if taken else await registrations.of_apps(tx, [group.app_name])
-    taken = await _marked(tx, group.app_name, taken, known, seen_by)
     own = [one for one in every if group.address_type == groups.AUTO or one.address in group.addresses]
     if own and all(one.drained_at is not None for one in own):
         raise NoExecutors(f"no executors available; all {len(own)} are drained: {_include(group, 'ADDRESS')}")
     return taken
-
-
-async def _marked(
-    tx: Transaction,
-    app: str,
-    found: list[Candidate],
-    known: Mapping[Executor, RegisteredExecutor],
-    seen_by: SuspicionView,
-) -> list[Candidate]:
-    """The same, with which of them are suspects."""
-    all_ = await suspicions.listed(tx, [app])
-    if not all_:
-        return found
-    after = tx.now() - timedelta(seconds=KEPT_PROBES * seen_by.probe_s)
-
-    def suspect(address: str) -> bool:
-        one = known.get((app, address))
-        last_seen = None if one is None else one.last_seen
-        nodes = suspected_by(all_, (app, address), after=after, last_seen=last_seen)
-        return is_suspect(nodes, seen_by.node)
-
-    return [replace(one, suspect=suspect(one.address)) for one in found]
 
 
 async def _refuse_drained(tx: Transaction, group: ExecutorGroup, request: RouteRequest) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -14,11 +13,13 @@ from orchestrix import clock
 from orchestrix.domain import jobs as job_rules
 from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
 from orchestrix.domain.registry import executor_calls as rules
+from orchestrix.domain.registry.callbacks import callbacks_for
 from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.jobs import spans, step_results
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
+from orchestrix.jobs.executors.ended_attempts import EndedAttempts
 from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import installation
@@ -34,8 +35,6 @@ STALL_S: Final = 5.0
 CANCEL_INTERVAL_S: Final = 10.0
 DENIAL_INTERVAL_S: Final = 2.0
 """Seconds after which an executor is asked again that denies an attempt: its last report may not be stored yet."""
-CALLS_LIMIT: Final = 100
-CALLS_PER_ADDRESS: Final = 4
 ATTEMPTS_LIMIT: Final = 2000
 
 
@@ -54,6 +53,10 @@ class _Call:
     denied: bool = False
     instance: str | None = None
     """The process that was last known at its address."""
+    cancelled: bool = False
+    """Whether the executor was asked once to stop."""
+    ended: bool = False
+    """Whether this node has ended it."""
     task: asyncio.Task[None] | None = None
 
     def follow(self, found: OwnedAttempt) -> None:
@@ -86,20 +89,20 @@ class ExecutorCaller:
         notify_leader: Callable[[], None],
         on_change: Callable[[Iterable[str]], None],
         sent: Callable[[], None],
+        wake: WakeSignal | None = None,
     ) -> None:
         self._database, self._node, self._client, self._pick = database, node, calls.client, calls.pick
         self._timings, self._callbacks = calls.timings, calls.callbacks
         self._consume, self._listens = consume, listens
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
         self._calls: dict[tuple[str, int], _Call] = {}
-        self._slots = asyncio.Semaphore(CALLS_LIMIT)
-        self._slots_of = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(CALLS_PER_ADDRESS))
         self._listening_since = self._polled_at = clock.monotonic()
-        self._wake = WakeSignal()
+        self._ended = EndedAttempts(database, calls.client)
+        self._wake = wake or WakeSignal()
         self._loop = Loop("executor calls", self._round)
 
     def wake(self) -> None:
-        """This node may own an attempt that is not called yet."""
+        """This node may own an attempt that is not called yet, or that is to be stopped."""
         self._wake.set()
 
     async def start(self) -> None:
@@ -113,6 +116,7 @@ class ExecutorCaller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ended.close()
         self._calls.clear()
 
     async def _round(self) -> None:
@@ -128,6 +132,8 @@ class ExecutorCaller:
             self._listening_since = now
         self._polled_at = now
         current = {(one.history_id, one.owner_epoch): one for one in found}
+        gone = [call for key, call in self._calls.items() if key not in current and call.task is None]
+        await self._ended.stop_executors([call.attempt.history_id for call in gone if not call.ended])
         self._calls = {key: call for key, call in self._calls.items() if key in current or call.task is not None}
         for key, one in current.items():
             # What was called before this process knew of it may have been taken.
@@ -143,6 +149,8 @@ class ExecutorCaller:
         if rules.is_silent(heard, self._database.now(), now - self._listening_since, self._timings.dead):
             silent = rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s")
             return partial(self._end, call, silent)
+        if one.cancel_reason is not None and not call.cancelled:
+            return partial(self._cancel, call, one.cancel_reason)
         if now < call.next_at:
             return None
         if one.state == DISPATCHED and not call.taken:
@@ -161,11 +169,12 @@ class ExecutorCaller:
 
     async def _call(self, call: _Call) -> None:
         one = call.attempt
+        urls = await self._callbacks()
         await self._consume(one.job_id, one.owner_epoch)
         given = await self._database.run(lambda tx: self._give(tx, call))
         if given is None or given.address is None:
             return
-        result = await self._run(given)
+        result = await self._run(given, urls)
         step = rules.next_step(str(given.routing), call.state, result.answer)
         call.state = call.state.called(result.answer)
         if step is Next.END:
@@ -191,7 +200,7 @@ class ExecutorCaller:
         pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
         call.next_at = clock.monotonic() + pause
 
-    async def _run(self, job: JobRow) -> CallResult:
+    async def _run(self, job: JobRow, urls: Sequence[str]) -> CallResult:
         key, history_id = await installation.report_key(self._database), str(job.history_id)
         address, (traceparent, tracestate) = str(job.address), spans.trace_of(job)
         run = ExecutorRun(
@@ -204,15 +213,14 @@ class ExecutorCaller:
             payload=job.payload,
             timeout_ms=job.timeout_ms,
             correlation_id=job.correlation_id,
-            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in self._callbacks],
+            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in callbacks_for(address, urls)],
             token=attempt_token(key, history_id),
             traceparent=traceparent,
             tracestate=tracestate,
             shard_index=job.shard_index,
             shard_total=job.shard_total,
         )
-        async with self._slots_of[address], self._slots:
-            return await self._client.run(run)
+        return await self._client.run(run)
 
     async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
         """The job with its payload, whose address is stored; None where no executor is to be called."""
@@ -266,6 +274,7 @@ class ExecutorCaller:
 
     async def _cancel(self, call: _Call, reason: str) -> None:
         """Asks it to stop, and whether it still has the attempt: one that was restarted takes the request, too."""
+        call.cancelled = True
         await self._stop_run(call.attempt, reason)
         await self._probe(call)
         call.next_at = min(call.next_at, clock.monotonic() + CANCEL_INTERVAL_S)
@@ -283,6 +292,7 @@ class ExecutorCaller:
     async def _end(self, call: _Call, ending: AttemptEnding) -> None:
         one = call.attempt
         moved = await self._database.run(lambda tx: self._write_end(tx, one, ending))
+        call.ended = moved is not None
         if moved is not None and moved.stop is not None:
             await self._stop_run(one, str(ending.error.get("message")))
 

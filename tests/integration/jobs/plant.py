@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from orchestrix import clock
@@ -42,6 +42,11 @@ HASTY: Final = ClusterSettings(
     handoff_ack=0.4, handoff_hard=3.0, orphan_check=0.5, reconcile=0.3, heartbeat=1.0, dead=5.0
 )
 PATIENT: Final = JobsSettings(beat=0.2, silent=1.0)
+
+
+async def callbacks() -> Sequence[str]:
+    """Where executors are told to report."""
+    return ["http://node:8080"]
 
 
 class CountedDrain(DrainSignal):

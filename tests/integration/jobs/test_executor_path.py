@@ -19,7 +19,7 @@ from orchestrix.jobs.executors.reports import ExecutorReports, Reported
 from orchestrix.persistence.engine import Transaction
 from orchestrix.saga.messages import dump
 from tests.conformance.store.test_jobs import inserted, pending
-from tests.integration.jobs.plant import Plant
+from tests.integration.jobs.plant import Plant, callbacks
 from tests.support import eventually, holds
 
 HERE = "http://a:1"
@@ -67,7 +67,7 @@ class Executor:
 async def begun(plant: Plant, broker: AmqpBroker) -> tuple[JobRow, Executor]:
     """A job for a group that its executor has begun."""
     executor = Executor(ExecutorReports(plant.database, broker))
-    plant.executors = ExecutorCalls(executor, executor.pick, CallTimings(1000, 1000), ["http://node:8080"])
+    plant.executors = ExecutorCalls(executor, executor.pick, CallTimings(1000, 1000), callbacks)
     await broker.start()
     assert await broker.wait_connected(10)
     await plant.node("one", leads=True)

@@ -19,7 +19,8 @@ from orchestrix.persistence.registry import registrations, suspicions
 from orchestrix.persistence.registry.registrations import DRAINING, Heartbeat
 from orchestrix.registry.directory import ExecutorView, RegistryDirectory
 from orchestrix.registry.prober import ExecutorProber
-from orchestrix.registry.router import ExecutorRouter, RouteRequest, SuspicionView
+from orchestrix.registry.router import ExecutorRouter, RouteRequest
+from orchestrix.registry.suspects import SuspicionView
 from tests.conformance.store.test_jobs import owned, running, stored
 from tests.fakes.time import Shifted
 from tests.integration.jobs.rows import joined, stopped
