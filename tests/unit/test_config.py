@@ -274,7 +274,11 @@ def refusal(variable: str, value: str) -> str:
         ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://[::g]", "ORCHESTRIX_HTTP__PUBLIC_URL: write http or https URLs with"),
         ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://[:::]", "ORCHESTRIX_HTTP__PUBLIC_URL: there is no IPv6 address in"),
         ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://0.0.0.0:1", "ORCHESTRIX_HTTP__PUBLIC_URL: no executor can call 0.0.0."),
-        ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://a,http://[::]", "ORCHESTRIX_HTTP__PUBLIC_URL: no executor can call 0.0"),
+        (
+            "ORCHESTRIX_HTTP__PUBLIC_URL",
+            "http://a,http://[::]",
+            "ORCHESTRIX_HTTP__PUBLIC_URL: no executor can call 0.0",
+        ),
         ("ORCHESTRIX_HTTP__MAX_CONNECTIONS", "0", "ORCHESTRIX_HTTP__MAX_CONNECTIONS: write a whole number from 8 to"),
         ("ORCHESTRIX_API__TOKENS", "ada:x", "ORCHESTRIX_API__TOKENS: the secret of token 1 is too short"),
     ],

@@ -57,7 +57,7 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 class Client:
     """The registry's client, whose every answer the test chooses."""
 
-    answer: Any = Taken()
+    answer: Any
     said: list[Any] = field(default_factory=list)
 
     async def run(self, app: str, address: ExecutorAddress, fields: Mapping[str, Any], trace: Any = None) -> RunResult:
@@ -73,7 +73,7 @@ def executors(client: Client, refreshed: list[str] | None = None) -> RegistryExe
 
 
 async def test_an_executor_reads_what_it_is_called_with() -> None:
-    client = Client()
+    client = Client(Taken())
     await executors(client).run(RUN)
     [(app, address, fields, trace)] = client.said
     assert (app, address, trace) == ("shop", RUN.address, {"traceparent": "00-1-2-01"})
@@ -138,4 +138,3 @@ async def test_a_node_without_an_api_does_not_name_itself(database: Database) ->
         assert made is not None
         found.append(list(cast(Any, made.calls.callbacks)._own()))
     assert found == [[("127.0.0.1", 8080)], []]
-
