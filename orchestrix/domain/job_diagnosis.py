@@ -16,6 +16,7 @@ from orchestrix.domain.jobs import (
     AttemptEnding,
     JobRow,
 )
+from orchestrix.domain.registry.routing import Strategy
 from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.quantities import duration
 
@@ -169,6 +170,9 @@ def _missed(limit: float) -> timedelta:
 
 
 def _unsent(job: JobRow, led: timedelta, workers: QueueWorkers) -> WaitReason:
+    if job.routing == Strategy.SHARDING_BROADCAST and led > DISPATCH_GRACE:
+        cause = f"not fired yet: too many shards of other broadcasts to group {job.executor_group} have not ended"
+        return WaitReason("max_live", f"{cause}, or the leader is late")
     if led <= DISPATCH_GRACE:
         return WaitReason("leader_is_new", f"{_begun(led)} and will dispatch it soon")
     if not workers.known and job.queue is not None:

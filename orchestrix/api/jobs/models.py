@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
-from orchestrix.api.jobs.targets import QUEUE_OR_GROUP, Group, RoutingBody
+from orchestrix.api.jobs.targets import OF_BROADCASTS, QUEUE_OR_GROUP, Group, RoutingBody
 from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
 from orchestrix.api.traces.links import LINKS_ABOUT, TRACE_ID, Links, LinkTemplates, is_absent, trace_id_of
 from orchestrix.api.values import INTEGRAL, NAME_ABOUT, Name, QueueName, Span, asked
@@ -27,7 +27,7 @@ class NewJob(BaseModel):
     """A job to be done."""
 
     model_config = asked(
-        {"required": ["handler"], **QUEUE_OR_GROUP},
+        {"required": ["handler"], **QUEUE_OR_GROUP, **OF_BROADCASTS},
         queue="reports",
         handler="monthly",
         payload={"month": 3},
@@ -47,6 +47,11 @@ class NewJob(BaseModel):
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
     group: Group | None = Field(None, description="The app whose executors do it. Either this or `queue`.")
     routing: RoutingBody | None = Field(None, description="How one of the group's executors is picked.")
+    deadline: Span | None = Field(
+        None,
+        description="The time that a broadcast has in all, from when its parts are made; then those that have not "
+        "ended are cancelled. Without it any time.",
+    )
 
 
 class JobQuery(Paging):
@@ -102,6 +107,21 @@ def _end(stored: str | None) -> BroadcastEnd | None:
     return None if stored is None else BroadcastEnd(stored)
 
 
+class PartsView(Answer):
+    """How many parts a broadcast has."""
+
+    total: int = Field(examples=[3])
+    left: int = Field(examples=[1], description="How many have not ended.")
+    failed: int = Field(examples=[0], description="How many have ended without success.")
+
+    @classmethod
+    def made(cls, job: JobRow) -> PartsView | None:
+        """Those of the job, if it is a broadcast whose parts were made."""
+        if not job.has_children:
+            return None
+        return cls(total=job.children_total or 0, left=job.children_left or 0, failed=job.children_failed or 0)
+
+
 class JobSummary(Answer):
     """One job by itself."""
 
@@ -118,6 +138,9 @@ class JobSummary(Answer):
     parent_id: OptionalId = Field(examples=[None], description="The broadcast that it is a part of.")
     shard_index: int | None = Field(examples=[None], description="Of a part of a broadcast: the index of its shard.")
     shard_total: int | None = Field(examples=[None], description="Of a part of a broadcast: how many shards there are.")
+    children: PartsView | None = Field(
+        examples=[None], description="Of a broadcast: its parts. Null before they are made."
+    )
     handler: str = Field(examples=["monthly"])
     state: State = Field(examples=["RUNNING"])
     ownership: str | None = Field(examples=["OWNED"], description="How it stands with the node that listens to it.")
@@ -127,6 +150,7 @@ class JobSummary(Answer):
     attempt: int
     retries: int
     timeout_ms: int | None = Field(examples=[600000])
+    deadline_ms: int | None = Field(examples=[None], description="The time that a broadcast has in all.")
     progress: Any = Field(examples=[{"percent": 40}])
     result: Any
     error: Any
@@ -163,6 +187,7 @@ class JobSummary(Answer):
             "progress": progress,
             "trace_id": trace_id_of(job.traceparent),
             "routing": RoutingView.made(job),
+            "children": PartsView.made(job),
             **more,
         }
         return cls.of(job, logs_complete=done, log_cut=bool(job.log_cut), **more)

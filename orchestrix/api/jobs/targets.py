@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from orchestrix.api.problems import invalid_body
 from orchestrix.api.registry.models import EXAMPLE, NULL, Address
-from orchestrix.api.values import Name, asked
+from orchestrix.api.values import Name, asked, milliseconds
 from orchestrix.saga.job_targets import BroadcastEnd, JobTarget, Routing, Strategy
 
 STRATEGIES_ABOUT: Final = (
@@ -80,6 +81,34 @@ class RoutingBody(BaseModel):
     def routing(self) -> Routing:
         """The same for the job."""
         return Routing(self.strategy, self.key, self.address, self.end)
+
+
+OF_BROADCASTS: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"properties": {"deadline": NULL}},
+        {
+            "required": ["routing"],
+            "properties": {
+                "routing": {
+                    "type": "object",
+                    "required": ["strategy"],
+                    "properties": {"strategy": {"const": Strategy.SHARDING_BROADCAST.value}},
+                }
+            },
+        },
+    ]
+}
+"""That only a broadcast has a deadline, as a schema says it."""
+
+
+def deadline_of(deadline: timedelta | None, routing: RoutingBody | None) -> int | None:
+    """The time of a whole broadcast, in milliseconds. Raises `Problem` 422 where the job is none."""
+    if deadline is None:
+        return None
+    if routing is None or routing.strategy is not Strategy.SHARDING_BROADCAST:
+        what = "is for the routing SHARDING_BROADCAST: leave it out, or limit each attempt by timeout"
+        raise invalid_body([{"pointer": "/deadline", "detail": what}])
+    return milliseconds(deadline)
 
 
 Group = Annotated[Name, Field(json_schema_extra={"format": "executor-group"})]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Any, Final
 
+from orchestrix.domain.job_broadcasts import is_broadcast, shards_left
 from orchestrix.domain.job_diagnosis import DiagnosisContext, WaitReason, wait_reason
 from orchestrix.domain.job_retry import is_retried, saga_retry
 from orchestrix.domain.jobs import (
@@ -75,9 +76,12 @@ def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
     code, again = job.state.lower(), _again(job)
     if job.state == SUCCEEDED:
-        return code, f"Succeeded in attempt {job.attempt}.", "Nothing to do."
+        how = f"on {job.children_total} executors" if job.has_children else f"in attempt {job.attempt}"
+        return code, f"Succeeded {how}.", "Nothing to do."
     if job.state == CANCELLED:
         return code, f"{_cancelled(facts)}.", f"Nothing to do; if that was a mistake, {again}."
+    if is_broadcast(job):
+        return code, f"{job.state.capitalize().replace('_', ' ')}: {_error(job)}.", f"{_see(job)}, then {again}."
     sentence = f"{'Timed out' if job.state == TIMED_OUT else 'Failed'} in attempt {job.attempt} ({_left(job)})"
     if job.state == TIMED_OUT and job.started_at is None:
         return code, f"{sentence}: {_error(job)}.", f"{_SERVE[job.queue is None]} `{_worker(job)}`, then {again}."
@@ -90,6 +94,8 @@ def _live(facts: JobStateFacts) -> tuple[str, str, str]:
     if wait is not None:
         code, sentence = wait.code, f"The job is {job.state}: {wait.cause}."
         action = f"{wait.helps[:1].upper()}{wait.helps[1:]}." if wait.helps else f"Wait, or {_cancel(job)}."
+    if job.cancel_reason is not None and job.has_children:
+        return "stopping", f"{_cancelled(facts)}; {shards_left(job)}.", "Wait."
     if job.cancel_reason is not None:
         asked = f"{_cancelled(facts)}; its worker {job.worker_id} has not reported its end yet."
         return "stopping", f"{asked} {sentence}" if wait is not None else asked, "Wait."
@@ -107,6 +113,9 @@ def _pending(facts: JobStateFacts) -> tuple[str, str, str]:
     )
     begins = f"in {duration(round(left))}" if left >= 1 else "now"
     action = f"Wait, or {_cancel(job)}."
+    if is_broadcast(job):
+        failed = f"Not fired: {_error(job)}. It is tried again" if job.error is not None else "Not fired yet; it begins"
+        return "pending" if job.error is None else "retry", f"{failed} {begins}.", action
     if is_retried(job):
         by = (
             done_by(facts.action, "Retried", _moment(facts.action.at))
@@ -133,6 +142,8 @@ def _dispatched(facts: JobStateFacts) -> tuple[str, str, str]:
 
 def _running(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
+    if job.has_children:
+        return "in_progress", f"Running on executors: {shards_left(job)}{_limit(facts)}.", f"Wait, or {_shards(job)}."
     done = f", {progress_text(job.progress)}" if job.progress is not None else ""
     sentence = f"Worker {job.worker_id} is processing attempt {job.attempt}{done}{_limit(facts)}."
     return "in_progress", sentence, f"Wait, or follow it with `orchestrix jobs logs {job.id} -f`."
@@ -178,6 +189,15 @@ def _worker(job: JobRow) -> str:
     if job.queue is None:
         return f"orchestrix registry show {quote(job.executor_group or '')}"
     return f"orchestrix worker --job-queue {job.queue}"
+
+
+def _see(job: JobRow) -> str:
+    shards = _shards(job) if job.has_children else f"see `{_worker(job)}`"
+    return f"{shards[:1].upper()}{shards[1:]}"
+
+
+def _shards(job: JobRow) -> str:
+    return f"see its shards with `orchestrix jobs list --parent {job.id}`"
 
 
 def _moment(at: datetime) -> str:
