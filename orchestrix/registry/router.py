@@ -81,8 +81,8 @@ async def _read(tx: Transaction, app: str, request: RouteRequest, *, lock: bool)
     if request.strategy is Strategy.ROUND_ROBIN and found:
         await groups.take_turns(tx, app, 1 if request.count is None else request.count)
     if request.strategy is Strategy.LEAST_LOADED:
-        counts = await executor_jobs.in_flight(tx, [app])
-        found = [replace(one, in_flight=counts.get((app, one.address), 0)) for one in found]
+        counts = await executor_jobs.in_flight(tx, app)
+        found = [replace(one, in_flight=counts[app, one.address]) for one in found]
     return found, group.turn
 
 

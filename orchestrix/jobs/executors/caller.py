@@ -181,6 +181,8 @@ class ExecutorCaller:
             call.next_at = clock.monotonic() + POLL_INTERVAL_S
         finally:
             call.task = None
+            if call.moves and call.next_at <= clock.monotonic():  # the next executor need not wait for a poll
+                self._wake.set()
 
     async def _call(self, call: _Call) -> None:
         one = call.attempt

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import and_, func, or_, select, union_all, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
@@ -112,17 +113,20 @@ async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
     await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
 
 
-async def in_flight(connection: Connection, groups: Collection[str] | None = None) -> dict[tuple[str, str], int]:
-    """How many attempts were given to each executor and have not ended, by group and address, of these groups or all.
+async def in_flight(connection: Connection, group: str | None = None) -> Counter[tuple[str, str]]:
+    """How many attempts were given to each executor and have not ended, by group and address, of one group or of all.
 
     Found by the index of states, channels and groups, which holds the live jobs beside each other.
     """
     table = jobs.c
-    of = table.executor_group.is_not(None) if groups is None else table.executor_group.in_(sorted(groups))
-    live = table.state.in_(LIVE), table.channels == 1, of, table.address.is_not(None)
-    query = select(table.executor_group, table.address, func.count()).where(*live)
-    found = await connection.execute(query.group_by(table.executor_group, table.address))
-    return {(group, address): count for group, address, count in found}
+    of = table.executor_group.is_not(None) if group is None else table.executor_group == group
+    by, given = (table.executor_group, table.address), (table.channels == 1, of, table.address.is_not(None))
+    # Each state by itself: else SQLite walks an index of all jobs that groups ever had.
+    each = [select(*by, func.count()).where(table.state == state, *given).group_by(*by) for state in LIVE]
+    found: Counter[tuple[str, str]] = Counter()
+    for name, address, count in await connection.execute(union_all(*each)):
+        found[name, address] += int(count)
+    return found
 
 
 async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:
