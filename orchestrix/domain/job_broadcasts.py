@@ -15,13 +15,14 @@ from orchestrix.domain.registry.routing import Strategy
 from orchestrix.errors import RefusedAction
 from orchestrix.quantities import counted as number_of
 from orchestrix.quantities import duration
+from orchestrix.saga.job_targets import BroadcastEnd
 from orchestrix.saga.messages import MAX_BODY, dump
 
 CHILDREN_LIMIT: Final = 200
 """Children of one broadcast."""
-ALL: Final = "all"
+ALL: Final = BroadcastEnd.ALL.value
 """It ends with its last child, and succeeds if all have succeeded."""
-ANY: Final = "any"
+ANY: Final = BroadcastEnd.ANY.value
 """It ends with the first child that succeeds; the others are cancelled."""
 
 NO_EXECUTORS: Final = "NoExecutors"
@@ -266,3 +267,10 @@ def _finished(job: JobRow, state: str, now: datetime) -> JobRow:
 
 def _changed(job: JobRow, now: datetime) -> JobRow:
     return replace(job, version=job.version + 1, updated_at=now)
+
+
+def shards_left(job: JobRow) -> str:
+    """How far a broadcast is, in words: `2 of 5 shards have not ended, 1 has failed`."""
+    has, failed = "has" if job.children_left == 1 else "have", job.children_failed or 0
+    bad = f", {failed} {'has' if failed == 1 else 'have'} failed" if failed else ""
+    return f"{job.children_left} of {job.children_total} shards {has} not ended{bad}"

@@ -17,6 +17,7 @@ from orchestrix.domain.jobs import (
     AttemptEnding,
     JobRow,
 )
+from orchestrix.domain.registry.routing import Strategy
 from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.quantities import duration
 
@@ -266,6 +267,9 @@ def _group_waits(job: JobRow, now: datetime, context: DiagnosisContext, led: tim
 def _not_its_turn(job: JobRow, led: timedelta) -> WaitReason:
     if led <= DISPATCH_GRACE:
         return WaitReason("leader_is_new", f"{_begun(led)} and will dispatch it soon")
+    if job.routing == Strategy.SHARDING_BROADCAST:
+        cause = f"not fired yet: too many shards of other broadcasts to group {job.executor_group} have not ended"
+        return WaitReason("max_live", f"{cause}, or the leader is late")
     return WaitReason(
         "max_live",
         f"not dispatched yet: it waits for the turn of group {job.executor_group}: the limit of open jobs "

@@ -40,7 +40,7 @@ class JobDispatcher:
     """A duty of the leader: dispatches what is due, as `open_limit` and the share of each queue allow, each write
     fenced by its term. A worker is lost after `silent` seconds without a heartbeat. The relay's name claims the rows,
     for the leading node may have had another id when the process began. Broadcasts are left to `firing`; without it,
-    they wait for a leader that can call executors. `notify_owners` tells the owners of jobs for groups that there is
+    they wait for a leader that can call executors. `notify_owners` notifies the owners of jobs for groups that there is
     another attempt.
     """
 

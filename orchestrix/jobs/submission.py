@@ -21,8 +21,8 @@ from orchestrix.telemetry import tracing
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A requested job. `timeout_ms` is the time of each attempt, by default that of `target`; `deadline_ms` that of a
-    whole broadcast; `after` is when the first may begin.
+    """A requested job. `timeout_ms` is the time of each attempt, by default that of `target`; `after` is when the first
+    may begin; `deadline_ms` the time of a whole broadcast.
 
     `actor` is who asks, for the audit: `created_by` where that is not known.
     """

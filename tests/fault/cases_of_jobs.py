@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrix.domain.jobs import CANCELLED, SUCCEEDED
+from tests.fault.broadcast_deaths import cancelling_of_children_dies, firing_of_a_broadcast_dies
 from tests.fault.crashing import At
 from tests.fault.crashing_jobs import JobRig
 from tests.fault.executor_deaths import caller_dies, reporter_dies
@@ -64,6 +65,10 @@ JOB_CASES: Final[dict[str, Case]] = {
     "jobs.dispatch.before_commit retry": Case(retry_dies, passage=2, attempts=2),
     "jobs.dispatch.after_commit": Case(node_dies, most=3),
     "jobs.dispatch.after_commit retry": Case(retry_dies, passage=2, attempts=2),
+    "jobs.broadcast.before_commit": Case(firing_of_a_broadcast_dies),
+    "jobs.broadcast.after_commit": Case(firing_of_a_broadcast_dies),
+    "jobs.children.before_commit": Case(cancelling_of_children_dies, state=CANCELLED),
+    "jobs.children.after_commit": Case(cancelling_of_children_dies, state=CANCELLED),
     "jobs.take.after_receive": Case(node_dies, most=2),
     "jobs.take.after_receive handed": Case(taker_dies, pair=True),
     "jobs.take.before_commit": Case(node_dies, most=2),

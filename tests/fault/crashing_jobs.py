@@ -154,20 +154,29 @@ class JobRig(System):
         async def listed() -> bool:
             assert process.returncode is None, process.log_tail()
             found = await self.sql(f"SELECT address_list FROM job_group WHERE app_name = '{group}'")
-            return found == [(address,)]
+            return [address for (text,) in found for address in text.split(",")].count(address) == 1
 
         await eventually(listed, deadline=20, every=0.05, message="the group has the executor")
         return process
 
     async def wish_of_group(self, group: str, handler: str = "count") -> None:
         """A job for the group."""
+        id = await self._insert(executor_group=group, routing="FIRST", handler=handler)
+        self.wishes.append(Wish(id, {}, id))
+
+    async def broadcast_of_group(self, group: str, handler: str = "count") -> str:
+        """A job for every executor of the group; its id. What is checked at the end are its children."""
+        return await self._insert(
+            executor_group=group, routing="SHARDING_BROADCAST", broadcast_end="all", handler=handler
+        )
+
+    async def _insert(self, **more: Any) -> str:
         database = Database(self.database_url)
         try:
-            routed = {"queue": None, "executor_group": group, "routing": "FIRST"}
-            [job] = await inserted(database, pending(database, **routed, handler=handler, retries=RETRIES))
+            [job] = await inserted(database, pending(database, **{"queue": None, "retries": RETRIES, **more}))
         finally:
             await database.close()
-        self.wishes.append(Wish(job.id, {}, job.id))
+        return job.id
 
     async def leader(self, at: At | None = None) -> tuple[Process, Client]:
         """The same, which leads besides."""

@@ -51,9 +51,9 @@ class Cluster:
         await self.rig.ready(self.url)
         return node
 
-    async def ready(self) -> None:
+    async def ready(self, group: str = GROUP) -> None:
         """There is a group, and an executor in it."""
         async with httpx.AsyncClient(trust_env=False) as http:
-            made = await http.put(f"{self.url}/registry/groups/{GROUP}", json={"addressType": "AUTO"})
+            made = await http.put(f"{self.url}/registry/groups/{group}", json={"addressType": "AUTO"})
             assert made.status_code == 200, made.text
-        await self.rig.executor(GROUP, self.urls)
+        await self.rig.executor(group, self.urls)

@@ -85,7 +85,9 @@ async def read(url: str) -> list[Row]:
 
 
 async def _read(connection: AsyncConnection) -> list[Row]:
-    jobs = await _all(connection, "id, handler, state, attempt, tries, retries FROM jobs ORDER BY id")
+    # Of a broadcast, what is done is done by its children.
+    columns = "id, handler, state, attempt, tries, retries"
+    jobs = await _all(connection, f"{columns} FROM jobs WHERE broadcast_end IS NULL ORDER BY id")
     found = {row.id: Row(*row) for row in jobs}
     tries: dict[str, Try] = {}
     columns = "job_id, history_id, attempt, state, dispatched_at, finished_at"

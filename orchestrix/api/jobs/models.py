@@ -43,13 +43,15 @@ class NewJob(BaseModel):
         description="The time that each attempt has to be started, and then again to be done. Without it any time, and "
         "one hour where the job is for a group.",
     )
-    deadline: Span | None = Field(
-        None, description="With SHARDING_BROADCAST: how long after its start it times out, whatever its parts do."
-    )
     retries: Retries = Field(0, description="How many more attempts may follow one that fails.")
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
     group: Group | None = Field(None, description="The app whose executors do it. Either this or `queue`.")
     routing: RoutingBody | None = Field(None, description="How one of the group's executors is picked.")
+    deadline: Span | None = Field(
+        None,
+        description="The time that a broadcast has in all, from when its parts are made; then those that have not "
+        "ended are cancelled. Without it any time.",
+    )
 
 
 class JobQuery(Paging):
@@ -99,6 +101,21 @@ class RoutingView(Answer):
         return None if routing is None else cls.of(routing)
 
 
+class PartsView(Answer):
+    """How many parts a broadcast has."""
+
+    total: int = Field(examples=[3])
+    left: int = Field(examples=[1], description="How many have not ended.")
+    failed: int = Field(examples=[0], description="How many have ended without success.")
+
+    @classmethod
+    def made(cls, job: JobRow) -> PartsView | None:
+        """Those of the job, if it is a broadcast whose parts were made."""
+        if not job.has_children:
+            return None
+        return cls(total=job.children_total or 0, left=job.children_left or 0, failed=job.children_failed or 0)
+
+
 class JobSummary(Answer):
     """One job by itself."""
 
@@ -115,10 +132,9 @@ class JobSummary(Answer):
     parent_id: OptionalId = Field(examples=[None], description="The broadcast that it is a part of.")
     shard_index: int | None = Field(examples=[None], description="Of a part of a broadcast: the index of its shard.")
     shard_total: int | None = Field(examples=[None], description="Of a part of a broadcast: how many shards there are.")
-    children_total: int | None = Field(examples=[None], description="Of a broadcast that has begun: how many parts.")
-    children_left: int | None = Field(examples=[None], description="How many of its parts have not ended.")
-    children_failed: int | None = Field(examples=[None], description="How many have ended without success.")
-    deadline_ms: int | None = Field(examples=[None], description="Of a broadcast: after how long it times out.")
+    children: PartsView | None = Field(
+        examples=[None], description="Of a broadcast: its parts. Null before they are made."
+    )
     handler: str = Field(examples=["monthly"])
     state: State = Field(examples=["RUNNING"])
     ownership: str | None = Field(examples=["OWNED"], description="How it stands with the node that listens to it.")
@@ -128,6 +144,7 @@ class JobSummary(Answer):
     attempt: int
     retries: int
     timeout_ms: int | None = Field(examples=[600000])
+    deadline_ms: int | None = Field(examples=[None], description="The time that a broadcast has in all.")
     progress: Any = Field(examples=[{"percent": 40}])
     result: Any
     error: Any
@@ -164,6 +181,7 @@ class JobSummary(Answer):
             "progress": progress,
             "trace_id": trace_id_of(job.traceparent),
             "routing": RoutingView.made({name: getattr(job, name) for name in TARGET_COLUMNS}),
+            "children": PartsView.made(job),
             **more,
         }
         return cls.of(job, logs_complete=done, log_cut=bool(job.log_cut), **more)

@@ -69,7 +69,7 @@ def _refuse_unfit(arguments: argparse.Namespace) -> None:
         told = what.replace(" strategy ", " --routing ").replace(" write ", " use --routing ")
         raise Invalid(f"--{field} {told}")
     if arguments.deadline is not None and strategy is not Strategy.SHARDING_BROADCAST:
-        raise Invalid("--deadline has no use without --routing SHARDING_BROADCAST: leave it out, or use --timeout")
+        raise Invalid("--deadline is for --routing SHARDING_BROADCAST: leave it out, or limit an attempt by --timeout")
 
 
 def list_all(arguments: argparse.Namespace) -> int:

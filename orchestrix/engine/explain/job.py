@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from orchestrix.broker.topology import dispatch_queue
+from orchestrix.domain.job_broadcasts import shards_left
 from orchestrix.domain.job_diagnosis import DiagnosisContext, SilenceLimits, waits_for
 from orchestrix.domain.jobs import DISPATCHED, RUNNING, JobRow
 from orchestrix.engine.broker_status import BrokerStatus
@@ -63,7 +64,7 @@ def describe(work: AwaitedJob, now: datetime) -> tuple[str, str]:
         where = f" at the executor {job.address}" if job.address is not None else ""
     done = f", {progress_text(job.progress)}" if job.progress is not None and job.state == RUNNING else ""
     stopping = f"; stopping ({job.cancel_reason})" if job.cancel_reason is not None else ""
-    attempt = f"attempt {max(job.attempt, 1)}"
+    attempt = shards_left(job) if job.has_children else f"attempt {max(job.attempt, 1)}"
     return (
         f"{name} is {job.state}{where}{done} ({attempt}){stopping}.",
         f"Wait, or follow it with `orchestrix jobs logs {job.id} -f`.",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Any, Final
 
-from orchestrix.domain.job_broadcasts import is_broadcast
+from orchestrix.domain.job_broadcasts import is_broadcast, shards_left
 from orchestrix.domain.job_diagnosis import DiagnosisContext, WaitReason, wait_reason
 from orchestrix.domain.job_retry import is_retried, saga_retry
 from orchestrix.domain.jobs import (
@@ -26,6 +26,7 @@ from orchestrix.engine.explain.job import progress_text
 from orchestrix.engine.explain.operator_actions import done_by
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.quantities import counted, duration
+from orchestrix.saga.job_targets import BroadcastEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,13 @@ _SERVE: Final = {False: "Start a worker with", True: "See which executors there 
 def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
     code, again = job.state.lower(), _again(job)
-    if job.has_children and job.state != CANCELLED:
-        return code, *_broadcast_ended(job, again)
     if job.state == SUCCEEDED:
-        return code, f"Succeeded in attempt {job.attempt}.", "Nothing to do."
+        return code, f"Succeeded {_where_done(job)}.", "Nothing to do."
     if job.state == CANCELLED:
         return code, f"{_cancelled(facts)}.", f"Nothing to do; if that was a mistake, {again}."
-    where = "before it was begun" if is_broadcast(job) else f"in attempt {job.attempt}"
-    sentence = f"{'Timed out' if job.state == TIMED_OUT else 'Failed'} {where} ({_left(job)})"
+    if is_broadcast(job):
+        return code, f"{job.state.capitalize().replace('_', ' ')}: {_error(job)}.", f"{_see(job)}, then {again}."
+    sentence = f"{'Timed out' if job.state == TIMED_OUT else 'Failed'} in attempt {job.attempt} ({_left(job)})"
     if job.state == TIMED_OUT and job.started_at is None:
         return code, f"{sentence}: {_error(job)}.", f"{_SERVE[job.queue is None]} `{_worker(job)}`, then {again}."
     if (helps := _help_of_call(job)) is not None:
@@ -90,16 +90,11 @@ def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
     return code, f"{sentence}: {_error(job)}.", f"See `orchestrix jobs logs {job.id}`, fix the cause, then {again}."
 
 
-def _broadcast_ended(job: JobRow, again: str) -> tuple[str, str]:
-    """How a broadcast has ended that was sent to its executors, and what to do."""
-    parts = f"orchestrix jobs list --parent {job.id}"
-    if job.state == SUCCEEDED:
-        many = counted(job.children_total or 0, "executor")
-        return (
-            f"The broadcast to {many} succeeded; {job.children_failed or 0} failed.",
-            f"See its parts with `{parts}`.",
-        )
-    return f"The broadcast failed: {_error(job)}.", f"See its parts with `{parts}`, fix the cause, then {again}."
+def _where_done(job: JobRow) -> str:
+    if not job.has_children:
+        return f"in attempt {job.attempt}"
+    many = counted(job.children_total or 0, "executor")
+    return f"on one of {many}" if job.broadcast_end == BroadcastEnd.ANY else f"on {many}"
 
 
 def _live(facts: JobStateFacts) -> tuple[str, str, str]:
@@ -108,6 +103,8 @@ def _live(facts: JobStateFacts) -> tuple[str, str, str]:
     if wait is not None:
         code, sentence = wait.code, f"The job is {job.state}: {wait.cause}."
         action = f"{wait.helps[:1].upper()}{wait.helps[1:]}." if wait.helps else f"Wait, or {_cancel(job)}."
+    if job.cancel_reason is not None and job.has_children:
+        return "stopping", f"{_cancelled(facts)}; {shards_left(job)}.", "Wait."
     if job.cancel_reason is not None:
         asked = f"{_cancelled(facts)}; {_whose(job)} has not reported its end yet."
         return "stopping", f"{asked} {sentence}" if wait is not None else asked, "Wait."
@@ -125,6 +122,9 @@ def _pending(facts: JobStateFacts) -> tuple[str, str, str]:
     )
     begins = f"in {duration(round(left))}" if left >= 1 else "now"
     action = f"Wait, or {_cancel(job)}."
+    if is_broadcast(job):
+        failed = f"Not fired: {_error(job)}. It is tried again" if job.error is not None else "Not fired yet; it begins"
+        return "pending" if job.error is None else "retry", f"{failed} {begins}.", action
     if is_retried(job):
         by = (
             done_by(facts.action, "Retried", _moment(facts.action.at))
@@ -162,10 +162,7 @@ def _given(facts: JobStateFacts) -> str:
 def _running(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
     if job.has_children:
-        left, many = job.children_left or 0, counted(job.children_total or 0, "executor")
-        done = f"{(job.children_total or 0) - left} have ended, {job.children_failed or 0} of them without success"
-        parts = f"Wait, or see its parts with `orchestrix jobs list --parent {job.id}`."
-        return "in_progress", f"The broadcast runs on {many}: {done}{_limit(facts)}.", parts
+        return "in_progress", f"Running on executors: {shards_left(job)}{_limit(facts)}.", f"Wait, or {_shards(job)}."
     done = f", {progress_text(job.progress)}" if job.progress is not None else ""
     sentence = f"{_who(job)} is processing attempt {job.attempt}{done}{_limit(facts)}."
     return "in_progress", sentence, f"Wait, or follow it with `orchestrix jobs logs {job.id} -f`."
@@ -228,13 +225,20 @@ def _worker(job: JobRow) -> str:
     return f"orchestrix worker --job-queue {job.queue}"
 
 
+def _see(job: JobRow) -> str:
+    shards = _shards(job) if job.has_children else f"see `{_worker(job)}`"
+    return f"{shards[:1].upper()}{shards[1:]}"
+
+
+def _shards(job: JobRow) -> str:
+    return f"see its shards with `orchestrix jobs list --parent {job.id}`"
+
+
 def _who(job: JobRow) -> str:
     return f"Worker {job.worker_id}" if job.queue is not None else f"The executor at {job.address or job.worker_id}"
 
 
 def _whose(job: JobRow) -> str:
-    if job.has_children:
-        return f"one of its {counted(job.children_total or 0, 'executor')}"
     return f"its worker {job.worker_id}" if job.queue is not None else f"its executor at {job.address or job.worker_id}"
 
 

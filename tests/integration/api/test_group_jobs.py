@@ -196,7 +196,7 @@ async def test_all_faults_of_a_routing_are_named(billing: World) -> None:
 
 async def test_a_broadcast_can_have_a_deadline(billing: World) -> None:
     body = await submitted(billing, routing={"strategy": "SHARDING_BROADCAST"}, deadline="5m", timeout="1m")
-    assert (body["deadlineMs"], body["timeoutMs"], body["childrenTotal"]) == (300_000, 60_000, None)
+    assert (body["deadlineMs"], body["timeoutMs"], body["children"]) == (300_000, 60_000, None)
     async with billing.database.read() as connection:
         job = await jobs.get(connection, body["id"])
     assert job is not None
