@@ -17,6 +17,7 @@ from orchestrix.bootstrap.cluster import (
 from orchestrix.bootstrap.context import API, ORCHESTRATOR, NodeContext, NodeSignals
 from orchestrix.bootstrap.dead_letters import NodeDeadLetters, assemble_dead_letters
 from orchestrix.bootstrap.engine import NodeEngine, assemble_engine, follow_catalog
+from orchestrix.bootstrap.executor_calls import NodeExecutors, assemble_executor_calls
 from orchestrix.bootstrap.factories import (
     Connect,
     load_catalog,
@@ -197,11 +198,12 @@ def build_node(
     dead_dispatches = handle_dead_dispatches(node, notifiers)
     relay = _relay(node, [dead_dispatches.refused, redrive.refused])
     dead_letters = assemble_dead_letters(node, dead_dispatches)
-    jobs = assemble_jobs(node, notifiers)
+    jobs = assemble_jobs(node, notifiers, ids.is_current)
     schedules = ScheduleService(database, notifiers.leader, jobs.stops.publish)
     registry = assemble_registry(node)
     engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))
-    cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers))
+    executors = assemble_executor_calls(node, registry)
+    cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers, executors))
     watch = database_watch or DatabaseWatch(database, name)
     _report(health, node, watch, dead_letters, engine, cluster)
     return Node(
@@ -216,7 +218,7 @@ def build_node(
         registry,
         engine,
         cluster,
-        links=_links(node, watch, links),
+        links=_links(node, watch, links, executors),
         works=Services(_works(node, relay, dead_letters, jobs, registry, engine, cluster)),
         membership=Services([] if cluster.coordinator is None else [cluster.coordinator]),
     )
@@ -246,12 +248,14 @@ def _work(
     node: NodeContext,
     relay: OutboxRelay,
     notifiers: JobNotifiers,
+    executors: NodeExecutors | None,
     connect: Connect,
     node_id: str,
     draining: DrainSignal,
 ) -> NodeWork:
     """What a member of the cluster does."""
-    jobs = job_coordinator(node, node_id, relay, notifiers, connect, draining)
+    calls = executors.calls if executors is not None else None
+    jobs = job_coordinator(node, node_id, relay, notifiers, connect, draining, calls)
     return NodeWork(jobs, _leader_duties(node, jobs))
 
 
@@ -286,11 +290,16 @@ def _report(
         health.watch("Dead letters", dead_letters.collectors.problem, critical=False)
 
 
-def _links(node: NodeContext, database_watch: DatabaseWatch, links: ClusterLinks | None) -> Services:
+def _links(
+    node: NodeContext, database_watch: DatabaseWatch, links: ClusterLinks | None, executors: NodeExecutors | None
+) -> Services:
     """The connections. The databases are closed last."""
     databases = [node.database, *([links.database] if links is not None else [])]
     closing = [ServiceAdapter(_nothing, one.close) for one in dict.fromkeys(databases)]
-    return Services([*closing, database_watch, node.broker])
+    calling: list[Service] = []
+    if executors is not None:
+        calling = [executors.refresher, ServiceAdapter(_nothing, executors.client.close)]
+    return Services([*closing, database_watch, node.broker, *calling])
 
 
 def _works(

@@ -328,13 +328,13 @@ async def _run(
 ) -> None:
     stop = process_stop or ProcessStop(log)
     asyncio.get_running_loop().set_exception_handler(out_of_descriptors)
-    context = node.context
-    service = DEV_SERVICE if worker is not None else node_service(context.roles)
-    export_traces(context.settings, service, context.name, local_traces)
+    service = DEV_SERVICE if worker is not None else node_service(node.context.roles)
+    export_traces(node.context.settings, service, node.context.name, local_traces)
     with StopSignals(last, stop) as signals:
         server = _server(node, local_traces) if "api" in node.context.roles else None
         sockets = [listening(node.context.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
+        node.registry.listeners.bound(sockets)
         await node.start()
         running = _running(node, sockets, broker_url)
         beginning = asyncio.create_task(_begin(node, worker, lambda: ready(running)), name="begin")

@@ -112,6 +112,7 @@ def _member(node: NodeContext, links: ClusterLinks, node_id: str, make: MakeWork
         workload=work.load,
         duties=work.leader_duties,
         draining=draining,
-        on_notification=lambda kind: node.signals.node_notified(),
+        on_notification=node.signals.on_notification,
+        on_reports=node.signals.jobs.reported.add,
         on_dead=lambda dead: node.signals.jobs.orphaned.set(),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrix.broker.port import Broker
 from orchestrix.config.settings import Settings
+from orchestrix.jobs.executors.owner_notifier import CALLS_KIND
 from orchestrix.jobs.job_coordinator import JobSignals
 from orchestrix.lifecycle import WakeSignal
 from orchestrix.outbox.relay import OutboxSignal
@@ -25,6 +26,13 @@ class NodeSignals:
     """A schedule, or one of its jobs, has changed."""
     catalog_grew: WakeSignal = field(default_factory=WakeSignal)
     """Versions of sagas were read that only other nodes had."""
+
+    def on_notification(self, kind: str) -> None:
+        """A notification of that kind has come for this node."""
+        if kind == CALLS_KIND:
+            self.jobs.calls_due.set()
+        else:
+            self.node_notified()
 
     def node_notified(self) -> None:
         """This node was notified: a job is due, a schedule has changed, or it is to drain."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from orchestrix.config.tokens import SECRET, tokens_in, tokens_of
+from orchestrix.config.urls import base_url
 
 
 class SettingsGroup(BaseModel):
@@ -35,7 +36,8 @@ Seconds = Annotated[float, Field(ge=0.01, le=2_592_000)]
 class HttpSettings(SettingsGroup):
     """Where the API listens, and its limits; times in seconds.
 
-    `allowed_hosts` are names, beside those of loopback, by which it may be called while it needs no token.
+    `allowed_hosts` are names, beside those of loopback, by which it may be called while it needs no token; `public_url`
+    are the URLs at which executors reach the nodes, for their reports.
     `keep_alive` is longer than clients and load balancers keep a connection (60 s at most by default): a server that
     closes first loses the request that its client is just sending. Without `max_connections` it is what the limit of
     open files allows; `max_streams` are the long-polls and event streams of one client. `cors_origins` are other web
@@ -45,6 +47,7 @@ class HttpSettings(SettingsGroup):
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
     allowed_hosts: tuple[str, ...] = ()
+    public_url: tuple[str, ...] = ()
     head_timeout: float = Field(10.0, ge=1, le=3600)
     body_timeout: float = Field(30.0, ge=1, le=3600)
     keep_alive: float = Field(75.0, ge=1, le=3600)
@@ -53,7 +56,7 @@ class HttpSettings(SettingsGroup):
     cors_origins: tuple[str, ...] = ()
     gzip: bool = False
 
-    @field_validator("allowed_hosts", "cors_origins", mode="before")
+    @field_validator("allowed_hosts", "public_url", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return listed(value)
@@ -65,6 +68,11 @@ class HttpSettings(SettingsGroup):
             if not _HOST.fullmatch(one):
                 raise ValueError("write host names separated by commas, e.g. orchestrix.example,10.0.0.7:8080")
         return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(base_url(one) for one in value))
 
     @field_validator("cors_origins")
     @classmethod

@@ -16,6 +16,7 @@ from orchestrix.domain.jobs import JobRow, JobTransition
 from orchestrix.errors import NotFound
 from orchestrix.jobs import outbox_rows, spans, step_results
 from orchestrix.jobs.events import StopRequest
+from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
 from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
@@ -28,17 +29,21 @@ CANCEL: Final = "cancel-job"
 
 
 class StopPublisher:
-    """Notifies all workers that an attempt is to stop. A lost stop message is repeated at the worker's next
-    heartbeat.
+    """Notifies all workers that an attempt is to stop, or its owner where that is to call an executor. A lost stop
+    message is repeated at the worker's next heartbeat.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._notify_owners = OwnerNotifier(broker)
         self._sending: set[asyncio.Task[None]] = set()
 
     def publish(self, stops: Sequence[StopRequest]) -> None:
         """Begins to publish; returns at once."""
-        task = asyncio.create_task(self._send(stops), name="cancel requests")
+        self._notify_owners(one.job.owner for one in stops if one.job.queue is None)
+        if not (told := [one for one in stops if one.job.queue is not None]):
+            return
+        task = asyncio.create_task(self._send(told), name="cancel requests")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 

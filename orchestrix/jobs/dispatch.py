@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -37,11 +38,20 @@ UNDECLARED_ROWS_POLL_INTERVAL_S: Final = 0.1
 class JobDispatcher:
     """A duty of the leader: dispatches what is due, as `open_limit` and the share of each queue allow, each write
     fenced by its term. A worker is lost after `silent` seconds without a heartbeat. The relay's name claims the rows,
-    for the leading node may have had another id when the process began.
+    for the leading node may have had another id when the process began. `notify_owners` tells the owners of jobs for
+    groups that there is another attempt.
     """
 
     def __init__(
-        self, database: Database, fence: Fence, wake: WakeSignal, relay: OutboxRelay, *, open_limit: int, silent: float
+        self,
+        database: Database,
+        fence: Fence,
+        wake: WakeSignal,
+        relay: OutboxRelay,
+        *,
+        open_limit: int,
+        silent: float,
+        notify_owners: Callable[[Sequence[str | None]], None] = lambda owners: None,
     ) -> None:
         self._database = database
         self._fence = fence
@@ -49,6 +59,7 @@ class JobDispatcher:
         self._relay = relay
         self._open_limit = open_limit
         self._silent = silent
+        self._notify_owners = notify_owners
         self._loop = Loop("job dispatch", self._round)
 
     async def start(self) -> None:
@@ -67,18 +78,20 @@ class JobDispatcher:
         if wait > 0:
             await self._wake.wait(wait)
             return
-        rows = await self._database.run(self._write)
-        if rows:
+        sent, rows = await self._database.run(self._write)
+        if sent:
             crash.point("jobs.dispatch.after_commit")
             log.debug("dispatching jobs: %s", counted(len(rows), "message"))
-            self._relay.take(rows)
+            if rows:
+                self._relay.take(rows)
+            self._notify_owners([job.owner for job in sent if job.queue is None])
         else:
             await self._wake.wait(NO_CAPACITY_POLL_INTERVAL_S)
 
-    async def _write(self, tx: Transaction) -> list[OutboxRow]:
+    async def _write(self, tx: Transaction) -> tuple[list[JobRow], list[OutboxRow]]:
         due = await job_admission.due(tx, DISPATCH_BATCH_LIMIT, self._open_limit, self._silent)
         if not due:
-            return []
+            return [], []
         crash.point("jobs.dispatch.after_claim")
         now = self._database.now()
         moved = spans.dispatch(tx, due, [rules.dispatched(job, clock.uuid7(), now) for job in due])
@@ -91,7 +104,7 @@ class JobDispatcher:
         await outbox.insert(tx, rows, claimed_by=self._relay.node, lease_s=self._relay.lease)
         await leases.check_fence(tx, self._fence)
         crash.point("jobs.dispatch.before_commit")
-        return rows
+        return [one.job for one in moved], rows
 
     async def _until_next(self) -> float:
         async with self._database.read() as connection:

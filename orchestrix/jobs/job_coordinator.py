@@ -18,7 +18,9 @@ from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
 from orchestrix.jobs.executors.caller import ExecutorCaller
+from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
 from orchestrix.jobs.executors.port import ExecutorCalls
+from orchestrix.jobs.executors.reported_jobs import ReportedJobs, ReportedJobsReader
 from orchestrix.jobs.log_lines import LogLimit
 from orchestrix.jobs.ownership.handoff_publisher import JobHandoffAckListener, JobHandoffPublisher
 from orchestrix.jobs.ownership.handoff_subscriber import JobHandoffSubscriber
@@ -49,11 +51,14 @@ LOST_DISPATCH_DELAY_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class JobSignals:
-    """What wakes a job coordinator: a job is due, a node has died, or this node's row may say that it is to drain."""
+    """What wakes a job coordinator: a job is due, a node has died, this node's row may say that it is to drain, there
+    is an executor to call, or executors have reported."""
 
     due: WakeSignal = field(default_factory=WakeSignal)
     orphaned: WakeSignal = field(default_factory=WakeSignal)
     drain_requested: WakeSignal = field(default_factory=WakeSignal)
+    reported: ReportedJobs = field(default_factory=ReportedJobs)
+    calls_due: WakeSignal = field(default_factory=WakeSignal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,7 @@ class JobCoordinator:
     rebalance: JobRebalancer = field(init=False)
     reconcile: OwnershipReconciler = field(init=False)
     worker_heartbeats: WorkerHeartbeatListener = field(init=False)
+    _caller: ExecutorCaller | None = field(init=False)
     _services: Services = field(init=False)
     _handoff_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -112,7 +118,17 @@ class JobCoordinator:
             database, node, stop=publish_stops, notify_leader=notify_leader, on_change=on_change, sent=sent, limit=limit
         )
         self.owned_jobs = OwnedJobs(database, self.events, node, dependencies.open_link)
-        caller = self._caller()
+        reader = ReportedJobsReader(
+            database,
+            node,
+            dependencies.signals.reported,
+            reads=self.owned_jobs.reads,
+            consume=self.owned_jobs.consume,
+        )
+        self.reconcile = OwnershipReconciler(
+            database, self.owned_jobs, node, dependencies.control, interval_s=tuned.reconcile
+        )
+        caller = self._caller = self._executor_caller()
         on_taken = caller.wake if caller is not None else _nothing
         self.handoff_subscriber = JobHandoffSubscriber(database, control, self.owned_jobs, node, on_taken)
         acks = JobHandoffAckListener(control, node)
@@ -120,9 +136,6 @@ class JobCoordinator:
         self.handoff_publisher = JobHandoffPublisher(database, control, self.owned_jobs, acks, node, limits)
         self.rebalance = JobRebalancer(
             database, self.handoff_subscriber, self.handoff_publisher, node, interval_s=tuned.orphan_check
-        )
-        self.reconcile = OwnershipReconciler(
-            database, self.owned_jobs, node, dependencies.control, interval_s=tuned.reconcile
         )
         self.worker_heartbeats = WorkerHeartbeatListener(database, control, node)
         self_fencing = SelfFencing(
@@ -138,13 +151,14 @@ class JobCoordinator:
                 self.handoff_subscriber,
                 self.reconcile,
                 self_fencing,
+                reader,
                 *([] if caller is None else [caller]),
                 self.rebalance,
                 PeriodicDuty("drain requests", self._check_drain_request, dependencies.signals.drain_requested),
             ]
         )
 
-    def _caller(self) -> ExecutorCaller | None:
+    def _executor_caller(self) -> ExecutorCaller | None:
         """What calls executors for the attempts that this node owns, if it has what it needs for that."""
         dependencies, control = self.dependencies, self.dependencies.control
         if dependencies.executors is None:
@@ -158,12 +172,15 @@ class JobCoordinator:
             notify_leader=self.notify_leader,
             on_change=dependencies.on_job_change,
             sent=dependencies.relay.notify,
+            wake=dependencies.signals.calls_due,
+            on_end=self.reconcile.wake,
         )
 
     @property
     def count(self) -> int:
-        """How many owned jobs it consumes."""
-        return self.owned_jobs.count
+        """How many owned jobs it consumes, or calls executors for."""
+        called = set() if self._caller is None else self._caller.job_ids
+        return len(called | self.owned_jobs.epochs.keys())
 
     def notify_leader(self) -> None:
         """A job is due, or may be now: the leader polls at once, on whichever node."""
@@ -236,7 +253,13 @@ class JobCoordinator:
         return Services(
             [
                 JobDispatcher(
-                    dependencies.database, fence, signals.due, dependencies.relay, open_limit=most, silent=silent
+                    dependencies.database,
+                    fence,
+                    signals.due,
+                    dependencies.relay,
+                    open_limit=most,
+                    silent=silent,
+                    notify_owners=OwnerNotifier(dependencies.control),
                 ),
                 PeriodicDuty("job rescuer", rescuer.run_once),
                 PeriodicDuty("orphan detector", orphan_detector.orphans, signals.orphaned),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -13,8 +12,9 @@ from orchestrix import clock
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.domain.registry.executors import ExecutorState, state_of
 from orchestrix.errors import RetryableError, Unavailable
-from orchestrix.lifecycle import Loop
+from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
+from orchestrix.persistence.jobs import executor_jobs
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
 from orchestrix.persistence.registry.registrations import RegisteredExecutor, Removal
@@ -31,7 +31,9 @@ REFRESH_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExecutorView:
-    """An executor as it is shown. `drained`: a person has excluded it from new jobs."""
+    """An executor as it is shown. `in_flight`: how many attempts were given to it and have not ended; `drained`: a
+    person has excluded it from new jobs.
+    """
 
     address: str
     state: ExecutorState
@@ -66,6 +68,8 @@ class _Reading:
     groups: Sequence[ExecutorGroup]
     registrations: Sequence[RegisteredExecutor]
     removals: Sequence[Removal]
+    in_flight: Mapping[tuple[str, str], int]
+    """By app and address."""
 
 
 class RegistryDirectory:
@@ -76,6 +80,7 @@ class RegistryDirectory:
         self._settings = settings
         self._last: _Reading | None = None
         self._away_until = 0.0
+        self._renewed = WakeSignal()
         self._loop = Loop("registry directory", self._round)
 
     async def start(self) -> None:
@@ -85,6 +90,10 @@ class RegistryDirectory:
     async def stop(self) -> None:
         """Stops."""
         await self._loop.stop()
+
+    def renew(self) -> None:
+        """Lists have changed: the reading that is kept is renewed at once."""
+        self._renewed.set()
 
     async def view(self, *, fresh: bool = False) -> DirectoryView:
         """All apps; with `fresh` from memory only if a reading fails now. Raises `Unavailable` if none succeeded."""
@@ -101,7 +110,7 @@ class RegistryDirectory:
 
     async def _round(self) -> None:
         await self._read()
-        await asyncio.sleep(REFRESH_S)
+        await self._renewed.wait(REFRESH_S)
 
     async def _read(self) -> _Reading:
         began = clock.monotonic()
@@ -113,6 +122,7 @@ class RegistryDirectory:
                     await groups.listed(connection),
                     await registrations.of_apps(connection),
                     await registrations.removals(connection, now - REMOVED_KEPT),
+                    await executor_jobs.in_flight(connection),
                 )
         except RetryableError:
             if clock.monotonic() - began > HANGS_AFTER_S:
@@ -125,28 +135,31 @@ class RegistryDirectory:
 def _apps(reading: _Reading, settings: RegistrySettings) -> list[GroupView]:
     executors: dict[str, dict[str, ExecutorView]] = {}
     for one in reading.registrations:
-        executors.setdefault(one.app, {})[one.address] = _registered(one, reading.at, settings)
+        executors.setdefault(one.app, {})[one.address] = _registered(one, reading, settings)
     for gone in reading.removals:
         if gone.last_seen is None:
             continue  # the goodbye of one that was not registered
-        executors.setdefault(gone.app, {}).setdefault(gone.address, _removed(gone))
+        executors.setdefault(gone.app, {}).setdefault(gone.address, _removed(gone, reading))
     made = {group.app_name: group for group in reading.groups}
     return [GroupView(app, made.get(app), list(executors.get(app, {}).values())) for app in sorted({*made, *executors})]
 
 
-def _registered(one: RegisteredExecutor, now: datetime, settings: RegistrySettings) -> ExecutorView:
+def _registered(one: RegisteredExecutor, reading: _Reading, settings: RegistrySettings) -> ExecutorView:
     state, since = state_of(
         first_seen=one.first_seen,
         last_seen=one.last_seen,
         leaving=not one.takes_jobs,
-        now=now,
+        now=reading.at,
         beat_seconds=settings.beat,
         dead_seconds=settings.dead,
     )
     since = one.state_since if one.state == registrations.DRAINING else since
-    shown = ExecutorView(one.address, state, since, one.last_seen, one.weight, one.load, in_flight=0)
+    in_flight = reading.in_flight.get((one.app, one.address), 0)
+    shown = ExecutorView(one.address, state, since, one.last_seen, one.weight, one.load, in_flight)
     return shown if one.drained_at is None else replace(shown, since=one.drained_at, drained=True)
 
 
-def _removed(gone: Removal) -> ExecutorView:
-    return ExecutorView(gone.address, ExecutorState.REMOVED, gone.removed_at, gone.last_seen, None, None, 0)
+def _removed(gone: Removal, reading: _Reading) -> ExecutorView:
+    """It may still be at work on what it was given."""
+    in_flight = reading.in_flight.get((gone.app, gone.address), 0)
+    return ExecutorView(gone.address, ExecutorState.REMOVED, gone.removed_at, gone.last_seen, None, None, in_flight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -66,6 +66,11 @@ class NodeListeners:
     def own(self) -> Collection[Listener]:
         """Where this node listens, as far as it knows."""
         return self._known | {(ip, port) for ip in self._interfaces for port in self._ports}
+
+    def bound(self, sockets: Iterable[socket.socket]) -> None:
+        """These are what it listens on: their ports may be others than those of its settings."""
+        for one in sockets:
+            self.called_at(*one.getsockname()[:2])
 
     def called_at(self, host: str, port: int) -> None:
         """A request came in at this address."""

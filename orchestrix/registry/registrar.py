@@ -16,6 +16,7 @@ from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.registrations import GOODBYE, Executor, Heartbeat, Removal
+from orchestrix.registry.attempt_signs import AttemptSigns
 
 log = logging.getLogger("orchestrix.registry")
 
@@ -58,12 +59,13 @@ class Registrar:
 
     The first heartbeat after a pause is written at once, those that arrive within half a second of it share the next
     statement. One of a known executor changes its row alone; one that joins, leaves, drains or comes back changes its
-    group's address list in the same transaction.
+    group's address list in the same transaction. The attempts that it names are noted in another one, before it.
     """
 
     def __init__(self, database: Database, *, gather_s: float = GATHER_S) -> None:
         self._database = database
         self._gather_s = gather_s
+        self._signs = AttemptSigns(database)
         self._queue: list[_Pending] = []
         self._arrived = WakeSignal()
         self._accepting = False
@@ -74,11 +76,13 @@ class Registrar:
     async def start(self) -> None:
         """Begins to take heartbeats."""
         self._accepting = True
+        await self._signs.start()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Refuses what has not begun; a commit under way is finished."""
         self._accepting = False
+        await self._signs.stop()
         await self._loop.stop()
         if self._committing is not None:
             await self._committing
@@ -92,6 +96,8 @@ class Registrar:
         One that was overtaken by the goodbye of its own process is dropped. Raises `GroupFull`, and `Unavailable` while
         the database is away.
         """
+        if self._accepting:
+            await self._signs.note(heartbeat.executor, heartbeat.runs)
         if not self._accepting:
             raise _not_accepting()
         pending = _Pending(heartbeat, clock.monotonic())

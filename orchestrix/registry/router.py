@@ -12,6 +12,7 @@ from orchestrix import clock
 from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Picker, Strategy, UnknownExecutor
 from orchestrix.errors import NotFound
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import executor_jobs
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
 
@@ -44,7 +45,8 @@ class ExecutorRouter:
         Raises `NotFound` if the app has no group, `NoExecutors` if that has no addresses, `UnknownExecutor` if none has
         the named address, and `Unavailable`.
         """
-        found, turn = await self._database.run(lambda tx: _read(tx, app, request))
+        rotates = request.strategy is Strategy.ROUND_ROBIN
+        found, turn = await self._database.run(lambda tx: _read(tx, app, request, lock=rotates))
         picker = Picker(request.strategy, found)
         if request.count is None:
             return [_picked(picker, request, request.key, turn)]
@@ -60,21 +62,27 @@ class ExecutorRouter:
 
 
 async def pick_in(tx: Transaction, app: str, request: RouteRequest) -> Pick:
-    """One pick, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`."""
-    found, turn = await _read(tx, app, replace(request, count=None))
+    """One pick, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`.
+
+    With LEAST_LOADED the group is locked until the transaction ends: the next pick sees the job that this one is for.
+    """
+    lock = request.strategy in (Strategy.ROUND_ROBIN, Strategy.LEAST_LOADED)
+    found, turn = await _read(tx, app, replace(request, count=None), lock=lock)
     return _picked(Picker(request.strategy, found), request, request.key, turn)
 
 
-async def _read(tx: Transaction, app: str, request: RouteRequest) -> tuple[Sequence[Candidate], int]:
+async def _read(tx: Transaction, app: str, request: RouteRequest, *, lock: bool) -> tuple[Sequence[Candidate], int]:
     """The candidates, and the first turn, which with those that follow it is taken in this transaction."""
-    rotates = request.strategy is Strategy.ROUND_ROBIN
-    group = await (groups.lock if rotates else groups.get)(tx, app)
+    group = await (groups.lock if lock else groups.get)(tx, app)
     if group is None:
         raise NotFound(f"{app!r} has no executor group: make one with `orchestrix registry set {quote(app)} --auto`")
     await _refuse_drained(tx, group, request)
     found = await candidates(tx, group)
-    if rotates and found:
+    if request.strategy is Strategy.ROUND_ROBIN and found:
         await groups.take_turns(tx, app, 1 if request.count is None else request.count)
+    if request.strategy is Strategy.LEAST_LOADED:
+        counts = await executor_jobs.in_flight(tx, [app])
+        found = [replace(one, in_flight=counts.get((app, one.address), 0)) for one in found]
     return found, group.turn
 
 

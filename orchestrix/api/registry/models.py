@@ -91,7 +91,13 @@ class HeartbeatBody(ExecutorBody):
     def heartbeat(self) -> registrations.Heartbeat:
         """What is recorded."""
         return registrations.Heartbeat(
-            self.registryKey, self.registryValue, self.instance, self.state, self.weight, self.load
+            self.registryKey,
+            self.registryValue,
+            self.instance,
+            self.state,
+            self.weight,
+            self.load,
+            tuple(self.runs),
         )
 
 

@@ -127,6 +127,14 @@ def is_silent(heard: Sequence[datetime | None], now: datetime, listened_s: float
     return bool(known) and min((now - max(known)).total_seconds(), listened_s) >= limit_s
 
 
+def is_restarted(known: str | None, registered: str | None) -> bool:
+    """Whether another process has registered at an executor's address than the one that was `known` there.
+
+    One that gives no id, or has deregistered, is none that is known to be another.
+    """
+    return known is not None and registered is not None and known != registered
+
+
 def called(job: JobRow, address: str, now: datetime) -> JobRow:
     """The attempt is given to the executor at `address`. An answer of another one is not waited for any more."""
     assert job.state == DISPATCHED, "none has begun it"

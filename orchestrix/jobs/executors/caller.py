@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from orchestrix import clock
+from orchestrix import clock, crash
 from orchestrix.domain import jobs as job_rules
 from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
 from orchestrix.domain.registry import executor_calls as rules
+from orchestrix.domain.registry.callbacks import callbacks_for
 from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.jobs import spans, step_results
+from orchestrix.jobs.executors import call_spans
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
+from orchestrix.jobs.executors.ended_attempts import EndedAttempts
 from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import installation
@@ -33,8 +36,6 @@ STALL_S: Final = 5.0
 CANCEL_INTERVAL_S: Final = 10.0
 DENIAL_INTERVAL_S: Final = 2.0
 """Seconds after which an executor is asked again that denies an attempt: its last report may not be stored yet."""
-CALLS_LIMIT: Final = 100
-CALLS_PER_ADDRESS: Final = 4
 ATTEMPTS_LIMIT: Final = 2000
 
 
@@ -51,7 +52,22 @@ class _Call:
     taken: bool = False
     next_at: float = 0.0
     denied: bool = False
+    cancelled: bool = False
+    """Whether the executor was asked once to stop."""
+    ended: bool = False
+    """Whether this node has ended it."""
+    instance: str | None = None
+    """The process that was last known at its address."""
     task: asyncio.Task[None] | None = None
+
+    def follow(self, found: OwnedAttempt) -> None:
+        """Takes over what was read of it now. Where another process has its address, that is asked at once."""
+        if found.address != self.attempt.address:
+            self.instance = None
+        self.attempt = found
+        if rules.is_restarted(self.instance, found.instance):
+            self.next_at = 0.0
+        self.instance = found.instance or self.instance
 
 
 class ExecutorCaller:
@@ -59,8 +75,9 @@ class ExecutorCaller:
 
     Where an attempt is called is stored first, by compare-and-set on owner, epoch and attempt; the call follows. So
     whoever owns the job afterwards calls the same address with the same history id, which begins nothing twice.
-    `consume` makes the queues of a job and begins to read them: the reports of its executor have somewhere to go.
-    `listens` says whether reports can arrive now.
+    The queues of a job are declared by its first report, of which this node is notified. Where that notification can
+    have gone to another owner, or is lost, `consume` makes them and begins to read them once the executor is known to
+    have the attempt. `listens` says whether reports can arrive now; `on_end` is called when a job has ended here.
     """
 
     def __init__(
@@ -74,20 +91,29 @@ class ExecutorCaller:
         notify_leader: Callable[[], None],
         on_change: Callable[[Iterable[str]], None],
         sent: Callable[[], None],
+        wake: WakeSignal | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._database, self._node, self._client, self._pick = database, node, calls.client, calls.pick
         self._timings, self._callbacks = calls.timings, calls.callbacks
         self._consume, self._listens = consume, listens
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
+        self._on_end = on_end
         self._calls: dict[tuple[str, int], _Call] = {}
-        self._slots = asyncio.Semaphore(CALLS_LIMIT)
-        self._slots_of = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(CALLS_PER_ADDRESS))
+        self._heard: set[str] = set()
+        """Attempts whose executors have given a sign of life that is not noted yet."""
         self._listening_since = self._polled_at = clock.monotonic()
-        self._wake = WakeSignal()
+        self._ended = EndedAttempts(database, calls.client)
+        self._wake = wake or WakeSignal()
         self._loop = Loop("executor calls", self._round)
 
+    @property
+    def job_ids(self) -> set[str]:
+        """The jobs whose attempts it calls executors for, or follows."""
+        return {call.attempt.job_id for call in self._calls.values()}
+
     def wake(self) -> None:
-        """This node may own an attempt that is not called yet."""
+        """This node may own an attempt that is not called yet, or that is to be stopped."""
         self._wake.set()
 
     async def start(self) -> None:
@@ -101,6 +127,7 @@ class ExecutorCaller:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._ended.close()
         self._calls.clear()
 
     async def _round(self) -> None:
@@ -109,36 +136,43 @@ class ExecutorCaller:
 
     async def run_once(self) -> None:
         """Polls once, and begins what is to be done."""
-        now = clock.monotonic()
-        if now - self._polled_at > STALL_S or not self._listens():
-            self._listening_since = now
-        self._polled_at = now
+        await self._note_heard()
         async with self._database.read() as connection:
             found = await executor_jobs.owned(connection, self._node, ATTEMPTS_LIMIT)
+        now = clock.monotonic()
+        if now - self._polled_at > STALL_S or not self._listens():  # while the database was away, nothing was noted
+            self._listening_since = now
+        self._polled_at = now
         current = {(one.history_id, one.owner_epoch): one for one in found}
+        gone = [call for key, call in self._calls.items() if key not in current and call.task is None]
+        await self._ended.stop_executors([call.attempt.history_id for call in gone if not call.ended])
         self._calls = {key: call for key, call in self._calls.items() if key in current or call.task is not None}
         for key, one in current.items():
             # What was called before this process knew of it may have been taken.
             call = self._calls.setdefault(key, _Call(one, CallState(unsure=one.address is not None)))
-            call.attempt = one
+            call.follow(one)
             if call.task is None and (work := self._next(call, now)) is not None:
                 call.task = asyncio.create_task(self._do(call, work), name=f"executor call for job {one.job_id}")
 
-    def _next(self, call: _Call, now: float) -> Awaitable[None] | None:
+    def _next(self, call: _Call, now: float) -> Callable[[], Awaitable[None]] | None:
         """What is to be done for an attempt now."""
         one = call.attempt
         heard = one.heard_at, one.called_at
         if rules.is_silent(heard, self._database.now(), now - self._listening_since, self._timings.dead):
-            return self._end(call, rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s"))
+            silent = rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s")
+            return partial(self._end, call, silent)
+        if one.cancel_reason is not None and not call.cancelled:
+            return partial(self._cancel, call, one.cancel_reason)
         if now < call.next_at:
             return None
         if one.state == DISPATCHED and not call.taken:
-            return self._call(call)
-        return self._cancel(call, one.cancel_reason) if one.cancel_reason is not None else self._probe(call)
+            return partial(self._call, call)
+        reason = one.cancel_reason
+        return partial(self._probe, call) if reason is None else partial(self._cancel, call, reason)
 
-    async def _do(self, call: _Call, work: Awaitable[None]) -> None:
+    async def _do(self, call: _Call, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except (RetryableError, ConflictError) as error:
             log.debug("executor call for job %s deferred: %s", call.attempt.job_id, error)
             call.next_at = clock.monotonic() + POLL_INTERVAL_S
@@ -147,12 +181,14 @@ class ExecutorCaller:
 
     async def _call(self, call: _Call) -> None:
         one = call.attempt
-        await self._consume(one.job_id, one.owner_epoch)
+        urls = await self._callbacks()
         given = await self._database.run(lambda tx: self._give(tx, call))
         if given is None or given.address is None:
             return
-        result = await self._run(given)
-        step = rules.next_step(str(given.routing), call.state, result.answer)
+        crash.point("jobs.call.before_call")
+        result = await self._run(given, urls, again=call.state.unsure or call.state.calls > 0)
+        crash.point("jobs.call.after_answer")
+        step, unsure = rules.next_step(str(given.routing), call.state, result.answer), call.state.unsure
         call.state = call.state.called(result.answer)
         if step is Next.END:
             refused = result.answer is CallAnswer.REFUSED
@@ -160,7 +196,9 @@ class ExecutorCaller:
             await self._end(call, ending)
         elif step is Next.FOLLOW:
             call.taken, call.next_at = True, clock.monotonic() + self._timings.probe
-            await self._note(one.history_id)
+            self._heard.add(one.history_id)
+            if unsure:  # it may have reported already, and another owner was notified
+                await self._consume(one.job_id, one.owner_epoch)
         else:
             self._repeat(call, given.address, step, result.answer)
 
@@ -177,9 +215,10 @@ class ExecutorCaller:
         pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
         call.next_at = clock.monotonic() + pause
 
-    async def _run(self, job: JobRow) -> CallResult:
+    async def _run(self, job: JobRow, urls: Sequence[str], *, again: bool) -> CallResult:
         key, history_id = await installation.report_key(self._database), str(job.history_id)
-        address, (traceparent, tracestate) = str(job.address), spans.trace_of(job)
+        address, span = str(job.address), call_spans.begin_run(job, again=again)
+        traceparent, tracestate = span.context or (None, None)
         run = ExecutorRun(
             address=address,
             group=str(job.executor_group),
@@ -190,15 +229,16 @@ class ExecutorCaller:
             payload=job.payload,
             timeout_ms=job.timeout_ms,
             correlation_id=job.correlation_id,
-            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in self._callbacks],
+            callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in callbacks_for(address, urls)],
             token=attempt_token(key, history_id),
             traceparent=traceparent,
             tracestate=tracestate,
             shard_index=job.shard_index,
             shard_total=job.shard_total,
         )
-        async with self._slots_of[address], self._slots:
-            return await self._client.run(run)
+        result = await self._client.run(run)
+        call_spans.end_run(span, result)
+        return result
 
     async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
         """The job with its payload, whose address is stored; None where no executor is to be called."""
@@ -241,9 +281,13 @@ class ExecutorCaller:
             job = await jobs.get(connection, one.job_id)
         if job is None or one.address is None:
             return
+        span = call_spans.begin_probe(job, one.address)
         has = await self._client.has(one.address, str(job.executor_group), one.history_id)
+        if has is False:
+            call_spans.end_denied(span)
         if has:
-            await self._note(one.history_id)
+            self._heard.add(one.history_id)
+            await self._consume(one.job_id, one.owner_epoch)
         elif has is False and call.denied:
             await self._end(call, rules.lost(one.address, "does not have this attempt: it was restarted"))
         elif has is False:
@@ -251,23 +295,34 @@ class ExecutorCaller:
         call.denied = has is False
 
     async def _cancel(self, call: _Call, reason: str) -> None:
-        one = call.attempt
-        call.next_at = clock.monotonic() + CANCEL_INTERVAL_S
-        await self._stop_run(one, reason)
+        """Asks it to stop, and whether it still has the attempt: one that was restarted takes the request, too."""
+        again, call.cancelled = call.cancelled, True
+        await self._stop_run(call.attempt, reason, again=again)
+        await self._probe(call)
+        call.next_at = min(call.next_at, clock.monotonic() + CANCEL_INTERVAL_S)
 
-    async def _stop_run(self, one: OwnedAttempt, reason: str) -> None:
+    async def _stop_run(self, one: OwnedAttempt, reason: str, *, again: bool = False) -> None:
         async with self._database.read() as connection:
             job = await jobs.get(connection, one.job_id)
         if job is not None and one.address is not None:
-            await self._client.cancel(one.address, str(job.executor_group), one.job_id, one.history_id, reason)
+            await call_spans.cancel(self._client, job, one.address, one.history_id, reason, again=again)
 
-    async def _note(self, history_id: str) -> None:
+    async def _note_heard(self) -> None:
+        """Notes all signs of life since the last poll."""
+        noted, self._heard = self._heard, set()
+        if not noted:
+            return
         now = self._database.now()
-        await self._database.run(lambda tx: executor_jobs.heard(tx, [history_id], now))
+        try:
+            await self._database.run(lambda tx: executor_jobs.heard(tx, sorted(noted), now))
+        except BaseException:
+            self._heard |= noted
+            raise
 
     async def _end(self, call: _Call, ending: AttemptEnding) -> None:
         one = call.attempt
         moved = await self._database.run(lambda tx: self._write_end(tx, one, ending))
+        call.ended = moved is not None
         if moved is not None and moved.stop is not None:
             await self._stop_run(one, str(ending.error.get("message")))
 
@@ -285,10 +340,12 @@ class ExecutorCaller:
         if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
             tx.then(self._sent)
         message = str(ending.error.get("message"))
-        tx.then(lambda: self._announce(job.id, message))
+        tx.then(lambda: self._announce(moved.job, message))
         return moved
 
-    def _announce(self, job_id: str, message: str) -> None:
-        log.warning("an attempt of job %s has ended: %s", job_id, message)
-        self._on_change([job_id])
+    def _announce(self, job: JobRow, message: str) -> None:
+        log.warning("an attempt of job %s has ended: %s", job.id, message)
+        self._on_change([job.id])
         self._notify_leader()
+        if job.ended:
+            self._on_end()

@@ -17,6 +17,10 @@ Raises `NotFound` for a group that was deleted, `NoExecutors`, and `UnknownExecu
 """
 
 
+Callbacks = Callable[[], Awaitable[Sequence[str]]]
+"""The URLs of nodes that take reports, at least one. Raises `Unavailable` where none is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorRun:
     """What an executor is called with. Reports go to `callbacks` with the `token`."""
@@ -44,6 +48,8 @@ class CallResult:
 
     answer: CallAnswer
     detail: str = ""
+    status: int | None = None
+    """The status of the answer; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class CallTimings:
 
 
 class ExecutorCallPort(Protocol):
-    """Calls executors. It raises nothing: what goes wrong is a result."""
+    """Calls executors, as many at once as it allows. It raises nothing: what goes wrong is a result."""
 
     async def run(self, run: ExecutorRun) -> CallResult:
         """Gives the attempt to the executor."""
@@ -69,9 +75,9 @@ class ExecutorCallPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExecutorCalls:
-    """What a node calls executors with. `callbacks` are the URLs of nodes that take reports."""
+    """What a node calls executors with. `callbacks` gives the URLs of nodes that take reports."""
 
     client: ExecutorCallPort
     pick: PickAddresses
     timings: CallTimings
-    callbacks: Sequence[str]
+    callbacks: Callbacks

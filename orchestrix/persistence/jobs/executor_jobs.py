@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, func, or_, select, update
 
-from orchestrix.domain.jobs import DISPATCHED, LIVE, JobRow
+from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_heartbeats
 from orchestrix.persistence.jobs import jobs as rows
-from orchestrix.persistence.tables import job_attempts, jobs
+from orchestrix.persistence.registry.registrations import EXECUTOR, Executor
+from orchestrix.persistence.tables import job_attempts, job_registry, jobs
+
+_ATTEMPT: Final = tuple(field.name for field in fields(JobAttempt))
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedAttempt:
-    """An attempt that this node owns under that epoch; what it needs to know each second."""
+    """An attempt that this node owns under that epoch; what it needs to know each second.
+
+    `instance` is the process that registered last at the address; None where none did, or it gives no id.
+    """
 
     job_id: str
     history_id: str
@@ -27,6 +34,7 @@ class OwnedAttempt:
     called_at: datetime | None
     heard_at: datetime | None
     cancel_reason: str | None
+    instance: str | None = None
 
 
 async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
@@ -41,10 +49,44 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         table.called_at,
         table.worker_beat_at,
         table.cancel_reason,
+        job_registry.c.instance,
     )
     mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
-    found = await connection.execute(select(*shown).where(*mine).limit(limit))
+    registered = and_(
+        job_registry.c.registry_group == EXECUTOR,
+        job_registry.c.registry_key == table.executor_group,
+        job_registry.c.registry_value == table.address,
+    )
+    query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
+    found = await connection.execute(query.where(*mine).limit(limit))
     return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
+
+
+async def reported(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Those of these jobs that may have queues: executors have reported them, or are known to have begun them."""
+    if not ids:
+        return set()
+    attempt = job_attempts.c
+    begun = select(attempt.history_id).where(attempt.job_id == jobs.c.id, attempt.started_at.is_not(None)).exists()
+    known = or_(jobs.c.worker_beat_at.is_not(None), jobs.c.started_at.is_not(None), begun)
+    query = select(jobs.c.id).where(connection.dialect.among(jobs.c.id, sorted(ids)), known)
+    return set((await connection.execute(query)).scalars())
+
+
+async def attempt_of(connection: Connection, job_id: str, history_id: str) -> tuple[JobRow | None, JobAttempt | None]:
+    """A job without its payload, and the attempt with that history id, in one select."""
+    theirs = [job_attempts.c[name].label(f"attempt_{name}") for name in _ATTEMPT]
+    query = (
+        rows.select_jobs()
+        .add_columns(*theirs)
+        .select_from(jobs.outerjoin(job_attempts, job_attempts.c.history_id == history_id))
+    )
+    found = (await connection.execute(query.where(jobs.c.id == job_id))).one_or_none()
+    if found is None:
+        return None, None
+    count = len(found) - len(_ATTEMPT)
+    attempt = None if found.attempt_history_id is None else JobAttempt(*found[count:])
+    return rows.job_of(found[:count]), attempt
 
 
 async def lock_own(tx: Transaction, node: str, attempt: OwnedAttempt) -> JobRow | None:
@@ -70,6 +112,29 @@ async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
     await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
 
 
+async def in_flight(connection: Connection, groups: Collection[str] | None = None) -> dict[tuple[str, str], int]:
+    """How many attempts were given to each executor and have not ended, by group and address, of these groups or all.
+
+    Found by the index of states, channels and groups, which holds the live jobs beside each other.
+    """
+    table = jobs.c
+    of = table.executor_group.is_not(None) if groups is None else table.executor_group.in_(sorted(groups))
+    live = table.state.in_(LIVE), table.channels == 1, of, table.address.is_not(None)
+    query = select(table.executor_group, table.address, func.count()).where(*live)
+    found = await connection.execute(query.group_by(table.executor_group, table.address))
+    return {(group, address): count for group, address, count in found}
+
+
 async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:
     """Notes that the executors of these attempts sent a sign of life; the history ids of those that are live."""
     return await job_heartbeats.record_heartbeats(tx, history_ids, at)
+
+
+async def given_to(connection: Connection, runs: Mapping[str, Executor]) -> list[str]:
+    """Those of the attempts that are live and were given to the executor that names them: its group and its address."""
+    table = jobs.c
+    query = select(table.history_id, table.executor_group, table.address).where(
+        connection.dialect.among(table.history_id, sorted(runs)), table.state.in_(LIVE)
+    )
+    found = await connection.execute(query)
+    return [row.history_id for row in found if runs.get(row.history_id) == (row.executor_group, row.address)]

@@ -73,6 +73,8 @@ class OwnedJobRow:
     ownership: str | None
     ended: bool
     finished_at: datetime | None
+    for_group: bool = False
+    """Whether executors run it, so that it has no queues before its first report."""
 
 
 After = tuple[datetime, str]
@@ -211,15 +213,19 @@ async def cleared(
 ) -> list[tuple[datetime, str]]:
     """When they ended, and the ids, of up to `limit` jobs whose queues were deleted, the first to end first.
 
-    `after` is the last one seen; they have ended so many seconds ago at least.
+    `after` is the last one seen; they have ended so many seconds ago at least. Not those for which no executor was ever
+    called: they had no queues.
     """
     table, (at, id) = jobs.c, after
+    tried = job_attempts.c.job_id == table.id, job_attempts.c.address.is_not(None)
+    called = select(job_attempts.c.history_id).where(*tried).exists()
     behind = or_(table.finished_at > at, and_(table.finished_at == at, table.id > id))
     query = select(table.finished_at, table.id).where(
         table.finished_at >= at,
         behind,
         table.finished_at <= job_predicates.ago(connection, seconds),
         table.channels == 0,
+        or_(table.queue.is_not(None), called),
     )
     found = await connection.execute(query.order_by(table.finished_at, table.id).limit(limit))
     return [(row[0], row[1]) for row in found]
@@ -228,10 +234,13 @@ async def cleared(
 async def owned_by(connection: Connection, node: str) -> list[OwnedJobRow]:
     """What a node owns, by id."""
     table = jobs.c
-    query = select(table.id, table.owner_epoch, table.ownership, table.state, table.finished_at)
+    query = select(table.id, table.owner_epoch, table.ownership, table.state, table.finished_at, table.queue)
     found = await connection.execute(query.where(table.channels == 1, table.owner == node))
     rows = sorted(found, key=lambda row: row.id)
-    return [OwnedJobRow(id, epoch, ownership, state in FINAL, at) for id, epoch, ownership, state, at in rows]
+    return [
+        OwnedJobRow(id, epoch, ownership, state in FINAL, at, queue is None)
+        for id, epoch, ownership, state, at, queue in rows
+    ]
 
 
 async def loads(connection: Connection) -> dict[str, int]:
@@ -257,6 +266,16 @@ async def by_histories(connection: Connection, history_ids: Iterable[str]) -> di
         return {}
     query = _select(whole=False).where(connection.dialect.among(jobs.c.history_id, wanted))
     return {str(job.history_id): job for job in await _jobs(connection, query)}
+
+
+def select_jobs() -> Select[Any]:
+    """The columns of a `JobRow` without its payload, for `job_of`."""
+    return _select(whole=False)
+
+
+def job_of(values: Sequence[Any]) -> JobRow:
+    """The job with these values of `select_jobs`."""
+    return JobRow(**dict(zip(_FIELDS, values, strict=True)))
 
 
 async def _put(tx: Transaction, tried: dict[str, JobAttempt]) -> None:

@@ -43,7 +43,9 @@ _QUERY: Final[Select[Any]] = select(
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What an executor reports about itself. `instance` is the id of its process, None for a client without one."""
+    """What an executor reports about itself. `instance` is the id of its process, None for a client without one; `runs`
+    are the history ids of the attempts that it runs.
+    """
 
     app: str
     address: str
@@ -51,6 +53,7 @@ class Heartbeat:
     state: str = UP
     weight: int = 1
     load: float | None = None
+    runs: tuple[str, ...] = ()
 
     @property
     def executor(self) -> Executor:

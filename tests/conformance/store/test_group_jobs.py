@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.dispatch_capacity import OpenJobs, target_of
+from orchestrix.domain.job_diagnosis import GroupExecutors, SilenceLimits
 from orchestrix.domain.jobs import JobRow
-from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
+from orchestrix.domain.nodes import FEATURE_LEVEL
 from orchestrix.domain.registry.executor_calls import called
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import executor_jobs, job_admission, job_predicates, job_queues, job_targets, jobs
+from orchestrix.persistence.jobs import (
+    executor_jobs,
+    group_executors,
+    job_admission,
+    job_predicates,
+    job_queues,
+    job_targets,
+    jobs,
+)
 from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
 from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
 from orchestrix.persistence.jobs.jobs import JobFilter
-from orchestrix.persistence.registry import groups
-from orchestrix.persistence.tables import nodes as node_table
+from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry.registrations import Heartbeat
 from tests.conformance.store.plans import accesses, watched
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
 from tests.integration.jobs.rows import joined
@@ -84,25 +93,48 @@ async def test_no_rule_about_workers_applies_to_it(database: Database) -> None:
     async with database.read() as connection:
         assert await job_queues.not_started_counts(connection) == {}
         assert await job_queues.named(connection) == set()
-        context = await job_queues.diagnosis_context(connection, [job, work], 30.0)
+        context = await job_queues.diagnosis_context(connection, [job, work], SilenceLimits(30.0, 90.0))
         assert not (await job_predicates.jobs_to_rescue(connection, 0.0, 15.0, None)).silent
     await owned(database, "a", await running(database, queue="q"))
     async with database.read() as connection:
         assert (await job_predicates.jobs_to_rescue(connection, 0.0, 15.0, None)).silent
     assert set(context) == {job.id, work.id}
     assert context[job.id].workers.known == 0
+    assert (context[job.id].limit, context[job.id].executors) == (90.0, GroupExecutors(None))
     assert dispatch_queue("q") not in (str(job.queue), str(work.queue))
 
 
-async def test_the_least_feature_level_is_that_of_a_node_that_is_alive(database: Database) -> None:
+async def test_what_is_known_of_the_executors_of_groups(database: Database) -> None:
     async with database.begin() as tx:
-        assert await nodes.least_feature_level(tx) is None
-        assert await nodes.join(tx, "new-1", "new", [], feature_level=FEATURE_LEVEL)
-        assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
-        assert await nodes.join(tx, "old-1", "old", [])
-        assert await nodes.least_feature_level(tx) == 0
-        await tx.execute(update(node_table).where(node_table.c.id == "old-1").values(state=NodeState.DEAD.value))
-        assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
+        await groups.set_addresses(tx, "shop", ["http://a:1", "http://b:1"], tx.now())
+        await groups.set_addresses(tx, "Shop", [], tx.now())
+    for address in ("http://a:1", "http://a:1", "http://gone:1", None):
+        job = await dispatched(database, **routed(retries=1))
+        await stored(database, job, replace(job, address=address, version=job.version + 1))
+    ended = await running(database, **routed())
+    await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+    await dispatched(database, **routed("other"))
+    with watched(database) as sent:
+        async with database.read() as connection:
+            found = await group_executors.of_groups(connection, ["shop", "Shop", "none"])
+            assert await group_executors.of_groups(connection, []) == {}
+    assert len(sent) == 1
+    assert found == {
+        "shop": GroupExecutors(("http://a:1", "http://b:1"), {"http://a:1": 2, "http://gone:1": 1}),
+        "Shop": GroupExecutors((), {}),
+        "none": GroupExecutors(None),
+    }
+
+
+async def test_attempts_that_no_executor_has_begun_for_a_while_are_counted(database: Database) -> None:
+    ago = database.now() - timedelta(seconds=30)
+    for more in (routed(), routed(), routed("reports"), {"queue": "q"}):
+        job = await dispatched(database, **more)
+        await stored(database, job, replace(job, dispatched_at=ago, version=job.version + 1))
+    await dispatched(database, **routed("new"))
+    await running(database, **routed("begun"))
+    async with database.read() as connection:
+        assert await group_executors.not_started_counts(connection) == {"shop": 2, "reports": 1}
 
 
 async def test_nodes_below_a_feature_level_are_named(database: Database) -> None:
@@ -249,3 +281,41 @@ async def test_two_owners_at_once_store_one_address(database: Database) -> None:
         async with database.begin() as tx:
             await executor_jobs.give(tx, first, called(first, "http://b:1", database.now()))
     assert (await now(database, job)).address == "http://a:1"
+
+
+async def test_the_process_that_registered_at_its_address_is_read_with_an_attempt(database: Database) -> None:
+    job, attempt = await at_work(database, "a")
+    await given(database, "a", attempt, "http://a:1")
+    others = [Heartbeat("other", "http://a:1", "of another app"), Heartbeat("shop", "http://b:1", "elsewhere")]
+
+    async def known(*heartbeats: Heartbeat) -> str | None:
+        async with database.begin() as tx:
+            await registrations.record(tx, heartbeats, tx.now())
+        async with database.read() as connection:
+            [found] = await executor_jobs.owned(connection, "a", 100)
+        assert found.job_id == job.id
+        return found.instance
+
+    assert await known(*others) is None
+    assert await known(Heartbeat("shop", "http://a:1", "first")) == "first"
+    assert await known(Heartbeat("shop", "http://a:1", "second")) == "second"
+    assert await known(Heartbeat("shop", "http://a:1")) is None
+
+
+async def test_signs_of_life_count_only_for_attempts_that_were_given_to_that_executor(database: Database) -> None:
+    mine, attempt = await at_work(database, "a")
+    other, another = await at_work(database, "a", executor_group="reports")
+    await given(database, "a", attempt, "http://a:1")
+    await given(database, "a", another, "http://a:1")
+    waits, _ = await at_work(database, "b")
+    ended = await stored(database, waits, replace(waits, address="http://a:1", version=waits.version + 1))
+    await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+    names = dict.fromkeys((attempt.history_id, another.history_id, str(waits.history_id)), ("shop", "http://a:1"))
+    elsewhere = dict.fromkeys(names, ("shop", "http://b:1"))
+    too_long = {attempt.history_id + "x" * 60: ("shop", "http://a:1"), "": ("shop", "http://a:1")}
+    async with database.read() as connection:
+        assert await executor_jobs.given_to(connection, {**names, **too_long}) == [mine.history_id]
+        assert await executor_jobs.given_to(connection, elsewhere) == []
+        assert await executor_jobs.given_to(connection, {str(other.history_id): ("reports", "http://a:1")}) == [
+            other.history_id
+        ]

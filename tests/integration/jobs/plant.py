@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from orchestrix import clock
@@ -43,6 +43,11 @@ HASTY: Final = ClusterSettings(
     handoff_ack=0.4, handoff_hard=3.0, orphan_check=0.5, reconcile=0.3, heartbeat=1.0, dead=5.0
 )
 PATIENT: Final = JobsSettings(beat=0.2, silent=1.0)
+
+
+async def callbacks() -> Sequence[str]:
+    """Where executors are told to report."""
+    return ["http://node:8080"]
 
 
 class CountedDrain(DrainSignal):
@@ -137,6 +142,9 @@ class Plant:
         self.canceller: JobCanceller | None = None
         self.executors: ExecutorCalls | None = None
         """By what its nodes call executors, if they do."""
+        self.noticed: list[tuple[str, str]] = []
+        """The owner and the job of each notification of a report; without `notices` none arrives."""
+        self.notices = True
 
     async def node(
         self,
@@ -173,6 +181,13 @@ class Plant:
         for node in self.nodes:
             node.signals.due.set()
             node.schedules_due.set()
+
+    async def notify_owner(self, owner: str, job_id: str) -> None:
+        """An executor has reported the job."""
+        self.noticed.append((owner, job_id))
+        for node in self.nodes:
+            if node.name == owner and self.notices:
+                node.signals.reported.add([job_id])
 
     async def submit(self, **more: Any) -> JobRow:
         """A job for the worker's queue."""

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from orchestrix import clock
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.registry.executor_calls import CallAnswer
 from orchestrix.domain.registry.routing import NoExecutors
-from orchestrix.errors import NotFound
+from orchestrix.errors import NotFound, Unavailable
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
 from orchestrix.jobs.executors.caller import ExecutorCaller
 from orchestrix.jobs.executors.port import CallResult, CallTimings, ExecutorCalls, ExecutorRun
 from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs import executor_jobs, jobs
+from orchestrix.persistence.registry import registrations
+from orchestrix.persistence.registry.registrations import Heartbeat
 from tests.conformance.store.test_jobs import dispatched, now, owned, stored
+from tests.fakes.time import Shifted
+from tests.integration.jobs.plant import callbacks
 from tests.servers import templates
 from tests.support import eventually
 
@@ -76,7 +81,7 @@ class Owner:
         return ExecutorCaller(
             self.database,
             name,
-            ExecutorCalls(self.executors, self.pick, CallTimings(probe, dead), ["http://node:8080"]),
+            ExecutorCalls(self.executors, self.pick, CallTimings(probe, dead), callbacks),
             consume=self.consume,
             listens=lambda: True,
             notify_leader=lambda: None,
@@ -103,6 +108,14 @@ class Owner:
 
 
 @pytest.fixture
+def time() -> Iterator[Shifted]:
+    """The clock of the node and of its database."""
+    shifted = Shifted()
+    with clock.use(shifted):
+        yield shifted
+
+
+@pytest.fixture
 async def owner(sqlite_url: str) -> AsyncIterator[Owner]:
     templates.upgraded(sqlite_url)
     database = Database(sqlite_url)
@@ -120,7 +133,7 @@ async def test_an_executor_is_called_with_all_it_needs_after_its_address_is_stor
     key = await installation.report_key(owner.database)
     assert is_attempt_token(key, run.history_id, run.token)
     assert owner.executors.stored == [A]
-    assert owner.consumed == [(job.id, 1)]
+    assert owner.consumed == []  # it is notified of the first report, which makes the queues
 
 
 async def test_what_was_taken_is_called_once_and_then_asked_about(owner: Owner) -> None:
@@ -136,6 +149,7 @@ async def test_the_next_owner_calls_the_same_address_again(owner: Owner) -> None
     owner.addresses = (C, B)
     await owner.until(owner.node("other"), lambda: len(owner.executors.runs) == 2)
     assert owner.executors.called == [A, A]
+    assert owner.consumed == [(job.id, 2)]  # the owner before may have been notified of a report
     assert owner.executors.runs[0].history_id == owner.executors.runs[1].history_id
 
 
@@ -204,7 +218,7 @@ async def running(owner: Owner) -> JobRow:
 async def test_an_attempt_that_its_executor_denies_is_lost(owner: Owner) -> None:
     job = await running(owner)
     owner.executors.known[A] = False
-    await owner.until(owner.node(), lambda: job.id in owner.changed)
+    await owner.until(owner.node(), lambda: bool(owner.executors.cancelled))
     after = await now(owner.database, job)
     assert (after.state, after.error["type"]) == ("PENDING", "ExecutorLost")
     assert owner.executors.asked == 2  # not at the first answer: its last report may be on its way
@@ -215,6 +229,63 @@ async def test_an_attempt_that_is_not_heard_of_is_lost(owner: Owner) -> None:
     job = await running(owner)
     owner.executors.known[A] = None
     await owner.until(owner.node(probe=0.1, dead=0.5), lambda: job.id in owner.changed)
+    assert (await now(owner.database, job)).error["type"] == "ExecutorLost"
+
+
+async def beats(owner: Owner, instance: str | None, address: str = A) -> None:
+    async with owner.database.begin() as tx:
+        await registrations.record(tx, [Heartbeat("shop", address, instance)], tx.now())
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_where_another_process_registers_it_is_asked_at_once(owner: Owner, cancelled: bool) -> None:
+    job = await running(owner)
+    await beats(owner, "first")
+    if cancelled:  # the new process takes the request to stop too, as one that it does not know
+        job = await stored(owner.database, job, rules.cancelled(job, "not needed", owner.database.now()))
+    node = owner.node()
+    await node.start()
+    await eventually(lambda: owner.executors.asked == 1, deadline=10.0)
+    await beats(owner, "first")
+    await beats(owner, None)
+    await beats(owner, "elsewhere", B)
+    node.wake()
+    await node.run_once()
+    assert owner.executors.asked == 1
+    owner.executors.known[A] = False
+    await beats(owner, "second")
+    await eventually(lambda: job.id in owner.changed, deadline=10.0)
+    await node.stop()
+    assert owner.executors.asked == 3
+    after = await now(owner.database, job)
+    assert (after.state, after.error["type"]) == ("CANCELLED" if cancelled else "PENDING", "ExecutorLost")
+
+
+async def test_an_outage_of_the_database_is_no_silence_of_an_executor(
+    owner: Owner, time: Shifted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await running(owner)
+    owner.executors.known[A] = None
+    node = owner.node(probe=60.0, dead=90.0)
+    await node.run_once()
+    with monkeypatch.context() as away:
+
+        async def refused(*_: object) -> None:
+            raise Unavailable("the database is away")
+
+        away.setattr(executor_jobs, "owned", refused)
+        for _ in range(40):  # each time it tries again within seconds, and what executors report is not stored
+            time.advance(4.0)
+            with pytest.raises(Unavailable):
+                await node.run_once()
+    await node.run_once()
+    await node.stop()
+    assert (await now(owner.database, job)).state == "RUNNING"
+    for _ in range(24):
+        time.advance(4.0)
+        await node.run_once()
+    await eventually(lambda: job.id in owner.changed, deadline=10.0)
+    await node.stop()
     assert (await now(owner.database, job)).error["type"] == "ExecutorLost"
 
 

@@ -12,6 +12,7 @@ from orchestrix.domain.registry.executor_calls import (
     CallState,
     Next,
     candidate,
+    is_restarted,
     is_silent,
     next_step,
     no_executors,
@@ -64,3 +65,13 @@ def test_silence_counts_from_the_last_sign_and_only_while_this_node_listened() -
 def test_only_what_no_other_executor_would_do_is_final() -> None:
     assert [one.retryable for one in (refused("a", "x"), no_group("g"))] == [False, False]
     assert [one.retryable for one in (not_reached(["a"], "x"), no_executors("x"))] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("known", "registered", "restarted"),
+    [("a", "b", True), ("a", "a", False), (None, "b", False), ("a", None, False), (None, None, False)],
+)
+def test_only_another_process_that_gives_its_id_is_a_restart(
+    known: str | None, registered: str | None, restarted: bool
+) -> None:
+    assert is_restarted(known, registered) is restarted
