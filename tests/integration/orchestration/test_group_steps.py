@@ -18,6 +18,7 @@ from orchestrix.engine.redispatch import RedispatchService
 from orchestrix.persistence import tables
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.sagas.instances import InstanceFilter
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import JOB_POLL_INTERVAL
@@ -298,6 +299,44 @@ async def test_who_cancels_a_saga_whose_job_was_never_made_undoes_the_rest(yard:
     yard.report(await yard.now(saga), "evt.unmade")
     await yard.reached(saga, "FAILED")
     assert await yard.all_jobs() == []
+
+
+async def test_why_says_the_group_and_where_its_job_runs(yard: GroupYard) -> None:
+    saga = await yard.indexing()
+    name = f"Job {saga.command_id} (index, group shop)"
+    assert (await yard.why(saga))[0] == f"{name} is PENDING (attempt 1)."
+    await yard.says(saga, RUNNING, progress={"percent": 40})
+    async with yard.database.begin() as tx:
+        job = update(tables.jobs).where(tables.jobs.c.id == saga.command_id)
+        await tx.execute(job.values(address="http://a:1", called_at=tx.now()))
+    assert (await yard.why(saga))[0] == f"{name} is RUNNING at the executor http://a:1, 40 % (attempt 1)."
+
+
+async def test_why_names_the_node_that_is_too_old(yard: GroupYard) -> None:
+    await yard.with_old_node()
+    saga = await yard.indexing()
+    assert await yard.why(saga) == (
+        f"Job {saga.command_id} is not made yet: jobs for a group of executors need every node to know them, and old "
+        "(0.1) is too old: upgrade or stop it.",
+        "Do that: the saga continues within 10 s.",
+    )
+    await yard.old_node_is(NodeState.LEFT)
+    assert (await yard.why(saga))[0] == f"Job {saga.command_id} does not exist."
+
+
+async def test_nobody_asks_the_broker_for_the_queue_of_a_group(yard: GroupYard) -> None:
+    saga = await yard.indexing()
+    asked: list[str] = []
+    count = yard.broker.message_count
+
+    async def message_count(queue: str) -> tuple[int, int] | None:
+        asked.append(queue)
+        return await count(queue)
+
+    yard.broker.message_count = message_count  # type: ignore[method-assign]
+    page = await yard.stuck.page(SEARCH, InstanceFilter(stuck=True), "createdAt", 10, None)
+    assert (page, [queue for queue in asked if "dispatch" in queue]) == ([], [])
+    assert (await yard.now(saga)).state == "INDEXING"
 
 
 async def test_a_persons_deadline_is_not_brought_forward(yard: GroupYard) -> None:
