@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text, update
 
-from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step
+from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step, clock
 from orchestrix import Job as Work
-from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, SUCCEEDED, JobRow
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, SUCCEEDED, AttemptEnding, JobRow
 from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
+from orchestrix.domain.registry import executor_calls
 from orchestrix.engine.job_steps import MIXED_VERSIONS_POLL_INTERVAL
 from orchestrix.engine.redispatch import RedispatchService
+from orchestrix.jobs import step_results
 from orchestrix.persistence import tables
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
 from orchestrix.persistence.sagas.instances import InstanceFilter
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
@@ -177,6 +182,34 @@ async def test_its_end_moves_the_saga_and_its_failure_undoes_by_a_job_for_the_gr
     assert (error["type"], error["retryable"], error["unsure"]) == ("UnknownGroup", False, False)
     back = await yard.reached(saga, "COMPENSATING")
     assert back.progress.todo == ("make",), "it has said itself that it did nothing"
+
+
+@pytest.mark.parametrize(
+    ("ending", "unsure"),
+    [
+        (executor_calls.no_group("shop"), False),
+        (executor_calls.refused("http://a:1", "unknown handler"), False),
+        (executor_calls.not_reached(["http://a:1"], "refused"), False),
+        (executor_calls.lost("http://a:1", "has sent nothing for 90 s"), True),
+    ],
+    ids=lambda one: one.error["type"] if isinstance(one, AttemptEnding) else "",
+)
+async def test_a_step_whose_executor_may_have_begun_is_undone_too(
+    yard: GroupYard, ending: AttemptEnding, unsure: bool
+) -> None:
+    saga = await yard.indexing()
+
+    async def ended(tx: Transaction) -> None:
+        before = (await jobs.lock(tx, [str(saga.command_id)]))[str(saga.command_id)]
+        given = executor_calls.called(rules.dispatched(before, clock.uuid7(), tx.now()).job, "http://a:1", tx.now())
+        moved = rules.ended(replace(given, retries=0), ending, tx.now(), 0.5)
+        await step_results.store_with_results(tx, [(before.version, replace(moved.job, version=before.version + 1))])
+
+    await yard.database.run(ended)
+    yard.relay.notify()
+    assert (await yard.word("evt.stepFailed"))["error"]["unsure"] is unsure
+    back = await yard.reached(saga, "COMPENSATING")
+    assert back.progress.todo == (("index", "make") if unsure else ("make",))
 
 
 async def test_an_undo_is_a_job_for_the_group(yard: GroupYard) -> None:
