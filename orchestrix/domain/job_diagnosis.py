@@ -110,8 +110,12 @@ def timeout_ending(job: JobRow, workers: QueueWorkers) -> AttemptEnding:
 
 
 def may_wake_leader(job: JobRow) -> bool:
-    """Whether the leader may have something to do now: another attempt, or a run that has waited for this one's end."""
-    return job.state == PENDING or (job.ended and job.schedule_id is not None)
+    """Whether the leader may have something to do now: another attempt, or a run that has waited for this one's end;
+    or children of this broadcast are to be cancelled.
+    """
+    if job.state == PENDING or (job.ended and job.schedule_id is not None):
+        return True
+    return job.has_children and (job.ended or job.cancel_reason is not None) and job.wake_at is not None
 
 
 def may_wait(job: JobRow, now: datetime, limit: float) -> bool:

@@ -221,6 +221,7 @@ def variables() -> list[str]:
         "resources",
         "http.host",
         "http.allowed_hosts",
+        "http.public_url",
         "http.cors_origins",
         "registry.allow",
     )
@@ -264,6 +265,20 @@ def refusal(variable: str, value: str) -> str:
         ("ORCHESTRIX_HTTP__CORS_ORIGINS", "*", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),
         ("ORCHESTRIX_HTTP__CORS_ORIGINS", "ui.example", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),
         ("ORCHESTRIX_HTTP__CORS_ORIGINS", "http://x/", "ORCHESTRIX_HTTP__CORS_ORIGINS: write origins with commas"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", "node.example", "ORCHESTRIX_HTTP__PUBLIC_URL: write http or https URLs with"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", "ftp://a", "ORCHESTRIX_HTTP__PUBLIC_URL: write http or https URLs with"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://a?x=1", "ORCHESTRIX_HTTP__PUBLIC_URL: write http or https URLs with"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://a:0", "ORCHESTRIX_HTTP__PUBLIC_URL: write http or https URLs with"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://a:65536", "ORCHESTRIX_HTTP__PUBLIC_URL: write http or https URLs with"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", f"http://a/{'x' * 300}", "ORCHESTRIX_HTTP__PUBLIC_URL: write http or https"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://[::g]", "ORCHESTRIX_HTTP__PUBLIC_URL: write http or https URLs with"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://[:::]", "ORCHESTRIX_HTTP__PUBLIC_URL: there is no IPv6 address in"),
+        ("ORCHESTRIX_HTTP__PUBLIC_URL", "http://0.0.0.0:1", "ORCHESTRIX_HTTP__PUBLIC_URL: no executor can call 0.0.0."),
+        (
+            "ORCHESTRIX_HTTP__PUBLIC_URL",
+            "http://a,http://[::]",
+            "ORCHESTRIX_HTTP__PUBLIC_URL: no executor can call 0.0",
+        ),
         ("ORCHESTRIX_HTTP__MAX_CONNECTIONS", "0", "ORCHESTRIX_HTTP__MAX_CONNECTIONS: write a whole number from 8 to"),
         ("ORCHESTRIX_API__TOKENS", "ada:x", "ORCHESTRIX_API__TOKENS: the secret of token 1 is too short"),
     ],
@@ -362,6 +377,19 @@ def test_origins_are_schemes_with_hosts() -> None:
     origins = load({"ORCHESTRIX_HTTP__CORS_ORIGINS": "https://UI.example, http://localhost:3000"}).http.cors_origins
     assert origins == ("https://ui.example", "http://localhost:3000")
     assert (load({}).http.gzip, load({"ORCHESTRIX_HTTP__GZIP": "true"}).http.gzip) == (False, True)
+
+
+def test_public_urls_are_http_urls_with_or_without_a_path() -> None:
+    text = "https://Orchestrix.example/jobs/, http://10.0.0.1:8080,http://[::1]:80,,http://10.0.0.1:8080/"
+    urls = ("https://Orchestrix.example/jobs", "http://10.0.0.1:8080", "http://[::1]:80")
+    assert load({"ORCHESTRIX_HTTP__PUBLIC_URL": text}).http.public_url == urls
+
+
+def test_a_password_in_a_public_url_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({"ORCHESTRIX_HTTP__PUBLIC_URL": "https://ada:geheim@a"})
+    assert str(refused.value).startswith("ORCHESTRIX_HTTP__PUBLIC_URL: write http or https URLs")
+    assert "geheim" not in str(refused.value)
 
 
 def test_allowed_hosts_are_names_with_or_without_a_port() -> None:

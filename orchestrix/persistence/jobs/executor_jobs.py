@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import and_, func, or_, select, union_all, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
@@ -112,22 +113,49 @@ async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
     await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
 
 
-async def in_flight(connection: Connection, groups: Collection[str] | None = None) -> dict[tuple[str, str], int]:
-    """How many attempts were given to each executor and have not ended, by group and address, of these groups or all.
+async def in_flight(connection: Connection, group: str | None = None) -> Counter[tuple[str, str]]:
+    """How many attempts were given to each executor and have not ended, by group and address, of one group or of all.
 
     Found by the index of states, channels and groups, which holds the live jobs beside each other.
     """
     table = jobs.c
-    of = table.executor_group.is_not(None) if groups is None else table.executor_group.in_(sorted(groups))
-    live = table.state.in_(LIVE), table.channels == 1, of, table.address.is_not(None)
-    query = select(table.executor_group, table.address, func.count()).where(*live)
-    found = await connection.execute(query.group_by(table.executor_group, table.address))
-    return {(group, address): count for group, address, count in found}
+    of = table.executor_group.is_not(None) if group is None else table.executor_group == group
+    by, given = (table.executor_group, table.address), (table.channels == 1, of, table.address.is_not(None))
+    # Each state by itself: else SQLite walks an index of all jobs that groups ever had.
+    each = [select(*by, func.count()).where(table.state == state, *given).group_by(*by) for state in LIVE]
+    found: Counter[tuple[str, str]] = Counter()
+    for name, address, count in await connection.execute(union_all(*each)):
+        found[name, address] += int(count)
+    return found
 
 
 async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:
     """Notes that the executors of these attempts sent a sign of life; the history ids of those that are live."""
     return await job_heartbeats.record_heartbeats(tx, history_ids, at)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkInHand:
+    """The live attempts of an executor: the nodes that own them, and the last sign of life of any."""
+
+    owners: frozenset[str]
+    heard_at: datetime | None
+
+
+async def in_hand(connection: Connection, executors: Collection[Executor]) -> dict[Executor, WorkInHand]:
+    """What these executors were given that has not ended, of those that have work."""
+    table, among = jobs.c, connection.dialect.among
+    apps, addresses = (sorted({one[place] for one in executors}) for place in (0, 1))
+    by, of = (table.executor_group, table.address, table.owner), among(table.executor_group, apps)
+    given = table.channels == 1, of, among(table.address, addresses)
+    # Each state by itself: else SQLite walks an index of all jobs that groups ever had.
+    each = [select(*by, func.max(table.worker_beat_at)).where(table.state == one, *given).group_by(*by) for one in LIVE]
+    found: dict[Executor, WorkInHand] = {}
+    for app, address, owner, heard_at in await connection.execute(union_all(*each)):
+        before = found.get((app, address), WorkInHand(frozenset(), None))
+        owners = before.owners | {owner} if owner is not None else before.owners
+        found[app, address] = WorkInHand(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
+    return found
 
 
 async def given_to(connection: Connection, runs: Mapping[str, Executor]) -> list[str]:

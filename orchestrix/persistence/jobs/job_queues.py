@@ -139,7 +139,9 @@ async def failed(connection: Connection, seconds: float, limit: int) -> list[Fai
     table = jobs.c
     query = select(table.queue, table.handler, table.state, table.finished_at, table.error, table.executor_group)
     query = query.where(
-        table.finished_at >= job_predicates.ago(connection, seconds), table.state.in_([FAILED, TIMED_OUT])
+        table.finished_at >= job_predicates.ago(connection, seconds),
+        table.state.in_([FAILED, TIMED_OUT]),
+        table.parent_id.is_(None),  # a broadcast names its shards that have failed
     )
     rows = await connection.execute(query.order_by(table.finished_at.desc(), table.id.desc()).limit(limit))
     return [FailedJob(*row) for row in rows]

@@ -77,6 +77,29 @@ async def test_groups_take_their_turn_beside_queues(database: Database) -> None:
     assert sorted(target_of(job.queue, job.executor_group) for job in found) == [REPORTS, SHOP, SHOP, "shop"]
 
 
+async def test_attempts_in_flight_are_those_that_were_given_away_and_have_not_ended(database: Database) -> None:
+    async def given(address: str | None, group: str = "shop", begun: bool = False, retries: int = 0) -> JobRow:
+        job = await (running if begun else dispatched)(database, **routed(group, retries=retries))
+        called_at = None if address is None else database.now()
+        return await stored(database, job, replace(job, address=address, called_at=called_at, version=job.version + 1))
+
+    for address, begun in (("http://a:1", True), ("http://a:1", False), ("http://b:1", False)):
+        await given(address, begun=begun)
+    await given("http://a:1", "reports")
+    await given(None)
+    for retries, state in ((0, "FAILED"), (1, "PENDING")):
+        ended = await given("http://b:1", begun=True, retries=retries)
+        ended = await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+        assert (ended.state, ended.address) == (state, "http://b:1")
+    async with database.read() as connection:
+        assert await executor_jobs.in_flight(connection, "shop") == {
+            ("shop", "http://a:1"): 2,
+            ("shop", "http://b:1"): 1,
+        }
+        every = await executor_jobs.in_flight(connection)
+    assert every == {("shop", "http://a:1"): 2, ("shop", "http://b:1"): 1, ("reports", "http://a:1"): 1}
+
+
 async def test_open_jobs_of_a_group_count_as_served(database: Database) -> None:
     for _ in range(3):
         await dispatched(database, **routed())

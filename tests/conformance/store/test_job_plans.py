@@ -15,6 +15,7 @@ from orchestrix.domain.jobs import DISPATCHED, PENDING, RUNNING, SUCCEEDED, JobR
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import (
     blocked_job_steps,
+    executor_jobs,
     job_admission,
     job_heartbeats,
     job_logs,
@@ -98,6 +99,9 @@ LOOKED_FOR: Sequence[Work] = (
     job_admission.waiting,
     job_admission.open_jobs,
     jobs.occupied,
+    executor_jobs.in_flight,
+    partial(executor_jobs.in_flight, group="shop"),
+    partial(executor_jobs.owned, node="a", limit=10),
 )
 
 

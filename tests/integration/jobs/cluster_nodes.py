@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -83,10 +83,10 @@ class Cluster:
         for one in reversed(self.nodes):
             await one.stop()
 
-    async def group(self, name: str = GROUP) -> None:
-        """The app's executors are those that register."""
+    async def group(self, name: str = GROUP, addresses: Sequence[str] | None = None) -> None:
+        """The app's executors are those that register, or those at these addresses."""
         async with self.database.begin() as tx:
-            await groups.set_addresses(tx, name, None, tx.now())
+            await groups.set_addresses(tx, name, addresses, tx.now())
 
     @asynccontextmanager
     async def executor(self, group: str = GROUP, **more: Any) -> AsyncIterator[str]:
@@ -116,6 +116,14 @@ class Cluster:
         async with self.database.read() as connection:
             found = await jobs.get(connection, job.id)
         assert found is not None
+        return found
+
+    async def stop_owner(self, job: JobRow) -> ClusterNode:
+        """Ends the node that owns the job, which is another one's then."""
+        owner = (await self.now(job)).owner
+        [found] = [one for one in self.nodes if one.node.current_id == owner]
+        self.nodes.remove(found)
+        await found.stop()
         return found
 
     async def reached(self, job: JobRow, state: str, *, deadline: float = 15.0) -> JobRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
+from orchestrix.domain.jobs import AttemptEnding, AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.registry.executor_calls import CallAnswer
 from orchestrix.domain.registry.routing import NoExecutors
 from orchestrix.errors import NotFound, Unavailable
@@ -74,6 +75,8 @@ class Owner:
     executors: Executors
     addresses: Sequence[str] = (A, B, C)
     missing: Exception | None = None
+    nowhere: bool = False
+    """Whether no node takes reports."""
     consumed: list[tuple[str, int]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
 
@@ -81,7 +84,7 @@ class Owner:
         return ExecutorCaller(
             self.database,
             name,
-            ExecutorCalls(self.executors, self.pick, CallTimings(probe, dead), callbacks),
+            ExecutorCalls(self.executors, self.pick, CallTimings(probe, dead), self.callbacks),
             consume=self.consume,
             listens=lambda: True,
             notify_leader=lambda: None,
@@ -93,6 +96,11 @@ class Owner:
         if self.missing is not None:
             raise self.missing
         return self.addresses
+
+    async def callbacks(self) -> Sequence[str]:
+        if self.nowhere:
+            raise Unavailable("nobody takes reports")
+        return await callbacks()
 
     async def consume(self, job_id: str, epoch: int) -> None:
         self.consumed.append((job_id, epoch))
@@ -294,6 +302,87 @@ async def test_a_cancel_reaches_the_executor(owner: Owner) -> None:
     await stored(owner.database, job, rules.cancelled(job, "not needed", owner.database.now()))
     await owner.until(owner.node(), lambda: bool(owner.executors.cancelled))
     assert owner.executors.cancelled == [(A, "not needed")]
+
+
+@asynccontextmanager
+async def followed(owner: Owner) -> AsyncIterator[ExecutorCaller]:
+    """A node that has looked at the attempt, and by itself looks again only after a long time."""
+    caller = owner.node()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrix.jobs.executors.caller.POLL_INTERVAL_S", 1000.0)
+        await caller.start()
+        await eventually(lambda: owner.executors.asked == 1, deadline=10.0)
+        yield caller
+        await caller.stop()
+
+
+async def test_a_cancel_does_not_wait_for_the_next_question_to_the_executor(owner: Owner) -> None:
+    job = await running(owner)
+    async with followed(owner) as caller:
+        await stored(owner.database, job, rules.cancelled(job, "not needed", owner.database.now()))
+        caller.wake()
+        await eventually(lambda: bool(owner.executors.cancelled), deadline=10.0)
+        caller.wake()
+        caller.wake()
+    assert owner.executors.cancelled == [(A, "not needed")]
+
+
+@pytest.mark.parametrize("ending", [rules.ATTEMPT_TIMED_OUT, rules.WORKER_SILENT])
+async def test_an_attempt_that_the_leader_has_ended_is_stopped_once(owner: Owner, ending: AttemptEnding) -> None:
+    job = await running(owner)
+    async with followed(owner) as caller:
+        await stored(owner.database, job, rules.ended(job, ending, owner.database.now(), 0.5))
+        caller.wake()
+        await eventually(lambda: bool(owner.executors.cancelled), deadline=10.0)
+        await caller.run_once()
+    assert owner.executors.cancelled == [(A, ending.error["message"])]
+
+
+async def test_an_attempt_that_is_cancelled_before_it_was_begun_is_stopped(owner: Owner) -> None:
+    job = await owner.job()
+    await owner.until(owner.node(), lambda: bool(owner.executors.runs))
+    job, caller = await now(owner.database, job), owner.node()
+    await caller.run_once()
+    await eventually(lambda: len(owner.executors.runs) == 2, deadline=10.0)
+    await eventually(lambda: not any(one.task for one in caller._calls.values()), deadline=10.0)
+    await stored(owner.database, job, rules.cancelled(job, "not needed", owner.database.now()))
+    await caller.run_once()
+    await eventually(lambda: bool(owner.executors.cancelled), deadline=10.0)
+    assert owner.executors.cancelled == [(A, "not needed")]
+    await caller.stop()
+
+
+@pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED", "CANCELLED"])
+async def test_one_that_has_reported_its_end_is_left_alone(owner: Owner, status: str) -> None:
+    job = await running(owner)
+    async with followed(owner) as caller:
+        last = AttemptStatus(job.id, str(job.history_id), A, 2, status, last_log_seq=0)
+        moved = rules.reported(job, last, owner.database.now(), 0.5)
+        assert isinstance(moved, JobTransition)
+        await stored(owner.database, job, moved)
+        await caller.run_once()
+        assert caller._ended._calling == set()
+    assert owner.executors.cancelled == []
+
+
+async def test_what_another_node_owns_now_is_not_stopped(owner: Owner) -> None:
+    job = await running(owner)
+    async with followed(owner) as caller:
+        await owned(owner.database, "other", job)
+        await caller.run_once()
+        assert caller._ended._calling == set()
+    assert owner.executors.cancelled == []
+
+
+async def test_nothing_is_called_or_given_away_while_no_node_takes_reports(owner: Owner) -> None:
+    job = await owner.job()
+    owner.nowhere = True
+    caller = owner.node()
+    await caller.run_once()
+    await eventually(lambda: not any(one.task for one in caller._calls.values()), deadline=10.0)
+    assert ((await now(owner.database, job)).address, owner.executors.runs, owner.consumed) == (None, [], [])
+    owner.nowhere = False
+    await owner.until(caller, lambda: bool(owner.executors.runs))
 
 
 async def test_what_another_node_owns_is_not_called(owner: Owner) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from orchestrix.domain.registry.routing import Strategy, UnknownExecutor
 from orchestrix.errors import NotFound
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.registry import groups
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
+from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.registry.router import ExecutorRouter, RouteRequest, pick_in
-from tests.integration.registry.build import ONE, SHOP, TWO, group_of, listed
+from tests.conformance.store.test_jobs import pending
+from tests.integration.registry.build import ONE, SHOP, THREE, TWO, group_of, listed, watched
 from tests.support import eventually
 
 MANY = [f"http://10.0.{place // 250}.{place % 250 + 1}:9999" for place in range(1000)]
@@ -71,6 +75,50 @@ async def test_the_group_is_free_while_executors_are_picked(database: Database) 
         await eventually(moved, deadline=20)
         assert not routing.done()
     assert [one.addresses for one in await routing] == [(ONE,), (TWO,)] * (PICKS // 2)
+
+
+async def given(database: Database, tx: Transaction, address: str) -> None:
+    """An attempt is given to the executor, if the transaction commits."""
+    job = pending(database, queue=None, executor_group=SHOP, routing="LEAST_LOADED", state="DISPATCHED", channels=1)
+    await jobs.insert(tx, [replace(job, address=address, called_at=tx.now(), history_id=job.id)])
+
+
+async def test_the_least_loaded_has_the_fewest_attempts_in_flight_then_the_least_load(database: Database) -> None:
+    await group_of(database, [ONE, TWO, THREE])
+    async with database.begin() as tx:
+        now = tx.now()
+        await registrations.record(
+            tx, [Heartbeat(SHOP, one, load=load) for one, load in ((TWO, 3.0), (THREE, 2.0))], now
+        )
+        await given(database, tx, ONE)
+    router, request = ExecutorRouter(database), RouteRequest(Strategy.LEAST_LOADED)
+    [pick] = await router.route(SHOP, request)
+    assert pick.addresses == (THREE,)
+    async with database.begin() as tx:
+        for address in (THREE, THREE, TWO, TWO):
+            await given(database, tx, address)
+    with watched(database) as sent:
+        [pick] = await router.route(SHOP, request)
+    assert (pick.addresses, pick.reason) == ((ONE,), "least loaded of 3: 1 in flight, load 0")
+    assert len([one for one in sent.statements if "jobs" in one]) == 1
+
+
+async def test_two_nodes_that_pick_at_once_see_each_others_attempts(database: Database, peer: Database) -> None:
+    await group_of(database, [ONE, TWO])
+    request, inside = RouteRequest(Strategy.LEAST_LOADED), asyncio.Event()
+
+    async def second() -> tuple[str, ...]:
+        async with peer.begin() as tx:
+            inside.set()
+            return (await pick_in(tx, SHOP, request)).addresses
+
+    async with database.begin() as tx:
+        [first] = (await pick_in(tx, SHOP, request)).addresses
+        picking = asyncio.create_task(second())
+        if database.dialect.name != "sqlite":  # there no second transaction begins
+            await inside.wait()
+        await given(database, tx, first)
+    assert {first, *await picking} == {ONE, TWO}
 
 
 @pytest.mark.req("S2-38")
