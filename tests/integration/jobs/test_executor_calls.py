@@ -365,6 +365,16 @@ async def test_one_that_has_reported_its_end_is_left_alone(owner: Owner, status:
     assert owner.executors.cancelled == []
 
 
+async def test_what_this_node_has_ended_is_stopped_once(owner: Owner) -> None:
+    job = await running(owner)
+    async with followed(owner) as caller:
+        [call] = caller._calls.values()
+        await caller._end(call, rules.WORKER_SILENT)
+        assert (await now(owner.database, job)).state == "PENDING"
+        await caller.run_once()
+        assert (caller._ended._calling, len(owner.executors.cancelled)) == (set(), 1)
+
+
 async def test_what_another_node_owns_now_is_not_stopped(owner: Owner) -> None:
     job = await running(owner)
     async with followed(owner) as caller:
