@@ -27,7 +27,7 @@ async def caller_dies(rig: JobRig, at: At) -> None:
 async def reporter_dies(rig: JobRig, at: At) -> None:
     """A node that owns no job, while it takes the reports for another one's."""
     world = Cluster(rig)
-    first, _ = await asyncio.gather(world.start(0, ORCHESTRIX_ROLES="api", **at.env), world.start(1))
+    first, _ = await asyncio.gather(world.start(0, "api", **at.env), world.start(1))
     await world.ready()
     await rig.wish_of_group(GROUP)
     await died(first, at)
@@ -41,13 +41,14 @@ class Cluster:
         self.ports = [free_port(), free_port()]
         self.urls = [f"http://127.0.0.1:{port}" for port in self.ports]
 
-    async def start(self, place: int, **env: str) -> Process:
+    async def start(self, place: int, roles: str = "api,orchestrator,coordinator", **env: str) -> Process:
         """A node that is ready."""
         urls = ",".join(self.urls)
         more = {"ORCHESTRIX_REGISTRY__ALLOW": "127.0.0.0/8", "ORCHESTRIX_HTTP__PUBLIC_URL": urls, **env}
-        node, url = self.rig.node(port=self.ports[place], **more)
-        await self.rig.ready(url)
-        self.url = url
+        self.url = self.urls[place]
+        arguments = ("serve", "--port", str(self.ports[place]), "--roles", roles)
+        node = self.rig.processes.spawn(*arguments, env=self.rig.env(**more))
+        await self.rig.ready(self.url)
         return node
 
     async def ready(self) -> None:

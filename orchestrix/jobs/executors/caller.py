@@ -11,6 +11,7 @@ from typing import Final
 
 from orchestrix import clock, crash
 from orchestrix.domain import jobs as job_rules
+from orchestrix.domain.job_broadcasts import routed
 from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
 from orchestrix.domain.registry import executor_calls as rules
 from orchestrix.domain.registry.callbacks import callbacks_for
@@ -18,6 +19,7 @@ from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Nex
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.jobs import spans, step_results
+from orchestrix.jobs.broadcasts.routing import for_children
 from orchestrix.jobs.executors import call_spans
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
 from orchestrix.jobs.executors.ended_attempts import EndedAttempts
@@ -94,7 +96,8 @@ class ExecutorCaller:
         wake: WakeSignal | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._database, self._node, self._client, self._pick = database, node, calls.client, calls.pick
+        self._database, self._node, self._client = database, node, calls.client
+        self._pick = for_children(calls.pick)
         self._timings, self._callbacks = calls.timings, calls.callbacks
         self._consume, self._listens = consume, listens
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
@@ -244,9 +247,10 @@ class ExecutorCaller:
 
     async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
         """The job with its payload, whose address is stored; None where no executor is to be called."""
-        job = await executor_jobs.lock_own(tx, self._node, call.attempt)
-        if job is None:
+        found = await executor_jobs.lock_own(tx, self._node, call.attempt)
+        if found is None:
             return None
+        job = routed(found)
         if job.address is None or call.moves:
             picked = await self._picked(tx, job, call)
             if not isinstance(picked, str):
@@ -256,7 +260,8 @@ class ExecutorCaller:
             given = rules.called(job, picked, self._database.now())
             await executor_jobs.give(tx, job, given)
             call.state, call.moves, job = replace(call.state, unsure=False), False, given
-        return replace(job, payload=(await jobs.payloads(tx, [job.id])).get(job.id))
+        source = job.parent_id or job.id
+        return replace(job, payload=(await jobs.payloads(tx, [source])).get(source))
 
     async def _picked(self, tx: Transaction, job: JobRow, call: _Call) -> str | AttemptEnding | None:
         """The address to call; how the attempt ends where there is none, None where it is to be tried again later."""
@@ -329,7 +334,7 @@ class ExecutorCaller:
             await self._stop_run(one, str(ending.error.get("message")))
 
     async def _write_end(self, tx: Transaction, one: OwnedAttempt, ending: AttemptEnding) -> JobTransition | None:
-        job = (await jobs.lock(tx, [one.job_id])).get(one.job_id)
+        job = (await jobs.lock_with_parents(tx, [one.job_id])).get(one.job_id)
         expected = (self._node, one.owner_epoch, one.history_id)
         if job is None or not job.live or (job.owner, job.owner_epoch, job.history_id) != expected:
             return None
@@ -339,15 +344,16 @@ class ExecutorCaller:
         moved = job_rules.ended(job, ending, self._database.now(), clock.uniform(0, 1))
         [moved] = spans.end_attempts(tx, [job], [moved])
         tried = [moved.attempt] if moved.attempt is not None else []
-        if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
+        stored = await step_results.store_with_results(tx, [(job.version, moved.job)], tried)
+        if stored.results:
             tx.then(self._sent)
         message = str(ending.error.get("message"))
-        tx.then(lambda: self._announce(moved.job, message))
+        tx.then(lambda: self._announce(moved.job, message, stored.broadcasts))
         return moved
 
-    def _announce(self, job: JobRow, message: str) -> None:
+    def _announce(self, job: JobRow, message: str, broadcasts: Sequence[JobRow]) -> None:
         log.warning("an attempt of job %s has ended: %s", job.id, message)
-        self._on_change([job.id])
+        self._on_change([job.id, *(one.id for one in broadcasts)])
         self._notify_leader()
         if job.ended:
             self._on_end()
