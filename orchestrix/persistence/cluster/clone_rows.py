@@ -19,6 +19,7 @@ from orchestrix.persistence.tables import (
     broker_incarnation,
     command_queues,
     dead_letters,
+    executor_suspicions,
     held_events,
     idempotency_keys,
     job_attempts,
@@ -49,6 +50,7 @@ _OF_PROCESSES: Final = (
     job_registry,
     registry_removed,
     node_listeners,
+    executor_suspicions,
 )
 _SENT_AGAIN: Final = ("cmd.%", "orchestrix.job.%")
 """The queues of dead letters that would make a worker act under the original's key."""
