@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import and_, func, or_, select, union_all, update
+from sqlalchemy import and_, bindparam, func, or_, select, union_all, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
@@ -90,27 +90,40 @@ async def attempt_of(connection: Connection, job_id: str, history_id: str) -> tu
     return rows.job_of(found[:count]), attempt
 
 
-async def lock_own(tx: Transaction, node: str, attempt: OwnedAttempt) -> JobRow | None:
-    """The job, locked, if the attempt is still its present one, under this owner and epoch, and has not begun.
+async def lock_own(tx: Transaction, node: str, attempts: Sequence[OwnedAttempt]) -> dict[str, JobRow]:
+    """The jobs, locked, by the history ids of their attempts, where these are still the present ones, under this owner
+    and epoch, and have not begun.
 
-    None where another node owns it, or a person has ended it: no executor is to be called then.
+    Not those that another node owns, or that a person has ended: no executor is to be called for them.
     """
-    job = (await rows.lock(tx, [attempt.job_id])).get(attempt.job_id)
-    if job is None or job.state != DISPATCHED:
-        return None
-    expected = (node, attempt.owner_epoch, attempt.history_id)
-    return job if (job.owner, job.owner_epoch, job.history_id) == expected else None
+    locked = await rows.lock(tx, [attempt.job_id for attempt in attempts])
+    found: dict[str, JobRow] = {}
+    for attempt in attempts:
+        job = locked.get(attempt.job_id)
+        expected = (node, attempt.owner_epoch, attempt.history_id)
+        if job is None or job.state != DISPATCHED or (job.owner, job.owner_epoch, job.history_id) != expected:
+            continue
+        found[attempt.history_id] = job
+    return found
 
 
-async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
-    """Stores where the attempt is called, in its job and in the attempt: a new owner calls that same address.
+async def give(tx: Transaction, given: Sequence[tuple[JobRow, JobRow]]) -> None:
+    """Stores where attempts are called, in the jobs (before, after) and in the attempts: a new owner calls that same
+    address.
 
-    Raises `ConflictError` if the job has changed since.
+    Raises `ConflictError` if a job has changed since.
     """
-    await rows.store(tx, [(before.version, after)])
+    if not given:
+        return
+    await rows.store(tx, [(before.version, after) for before, after in given])
     table = job_attempts.c
-    where = {"address": after.address, "called_at": after.called_at}
-    await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
+    change = update(job_attempts).where(table.history_id == bindparam("given_id"))
+    change = change.values(address=bindparam("given_address"), called_at=bindparam("given_at"))
+    ordered = sorted((after for _, after in given), key=lambda job: str(job.history_id))
+    await tx.execute(
+        change,
+        [{"given_id": job.history_id, "given_address": job.address, "given_at": job.called_at} for job in ordered],
+    )
 
 
 async def in_flight(connection: Connection, group: str | None = None) -> Counter[tuple[str, str]]:
