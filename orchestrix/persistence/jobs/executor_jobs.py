@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from sqlalchemy import and_, bindparam, func, or_, select, union_all, update
 
@@ -16,8 +15,6 @@ from orchestrix.persistence.jobs import job_heartbeats
 from orchestrix.persistence.jobs import jobs as rows
 from orchestrix.persistence.registry.registrations import EXECUTOR, Executor
 from orchestrix.persistence.tables import job_attempts, job_registry, jobs
-
-_ATTEMPT: Final = tuple(field.name for field in fields(JobAttempt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +71,14 @@ async def reported(connection: Connection, ids: Collection[str]) -> set[str]:
     return set((await connection.execute(query)).scalars())
 
 
-async def attempt_of(connection: Connection, job_id: str, history_id: str) -> tuple[JobRow | None, JobAttempt | None]:
-    """A job without its payload, and the attempt with that history id, in one select."""
-    theirs = [job_attempts.c[name].label(f"attempt_{name}") for name in _ATTEMPT]
-    query = (
-        rows.select_jobs()
-        .add_columns(*theirs)
-        .select_from(jobs.outerjoin(job_attempts, job_attempts.c.history_id == history_id))
-    )
-    found = (await connection.execute(query.where(jobs.c.id == job_id))).one_or_none()
-    if found is None:
-        return None, None
-    count = len(found) - len(_ATTEMPT)
-    attempt = None if found.attempt_history_id is None else JobAttempt(*found[count:])
-    return rows.job_of(found[:count]), attempt
+async def attempts_of(
+    connection: Connection, wanted: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[JobRow | None, JobAttempt | None]]:
+    """By the ids of a job and of an attempt that may be of it: the job without its payload, and the attempt."""
+    job_ids, history_ids = (sorted(set(ids)) for ids in zip(*wanted, strict=True)) if wanted else ([], [])
+    attempts = await rows.histories(connection, history_ids)
+    found = {job.id: job for job in await rows.of_ids(connection, job_ids)}
+    return {(job_id, name): (found.get(job_id), attempts.get(name)) for job_id, name in wanted}
 
 
 async def lock_own(tx: Transaction, node: str, attempts: Sequence[OwnedAttempt]) -> dict[str, JobRow]:
