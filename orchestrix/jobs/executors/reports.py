@@ -15,10 +15,10 @@ from orchestrix.domain.jobs import DISPATCHED, AttemptStatus, JobRow
 from orchestrix.domain.registry.executor_reports import ReportVerdict, judge
 from orchestrix.errors import Invalid, Unavailable
 from orchestrix.jobs import spans
+from orchestrix.jobs.executors.attempt_lookup import AttemptLookup
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
 from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import executor_jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
 from orchestrix.telemetry import conventions, messaging, tracing
 from orchestrix.telemetry.trace_context import TraceContext
@@ -52,6 +52,7 @@ class ExecutorReports:
 
     def __init__(self, database: Database, broker: Broker, notify_owner: NotifyOwner) -> None:
         self._database = database
+        self._attempts = AttemptLookup(database)
         self._broker = broker
         self._notify_owner = notify_owner
         self._key: bytes | None = None
@@ -91,8 +92,7 @@ class ExecutorReports:
         return verdict.cancel
 
     async def _judge(self, job_id: str, history_id: str, worker_id: str) -> tuple[JobRow | None, ReportVerdict]:
-        async with self._database.read() as connection:
-            job, attempt = await executor_jobs.attempt_of(connection, job_id, history_id)
+        job, attempt = await self._attempts.get(job_id, history_id)
         return job, judge(job, attempt, job_id, worker_id)
 
     async def _declare_and_send(self, job: JobRow, left: list[Reported]) -> None:

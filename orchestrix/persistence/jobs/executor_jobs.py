@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
-from sqlalchemy import and_, func, or_, select, union_all, update
+from sqlalchemy import and_, bindparam, func, or_, select, union_all, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
@@ -16,8 +15,6 @@ from orchestrix.persistence.jobs import job_heartbeats
 from orchestrix.persistence.jobs import jobs as rows
 from orchestrix.persistence.registry.registrations import EXECUTOR, Executor
 from orchestrix.persistence.tables import job_attempts, job_registry, jobs
-
-_ATTEMPT: Final = tuple(field.name for field in fields(JobAttempt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +71,50 @@ async def reported(connection: Connection, ids: Collection[str]) -> set[str]:
     return set((await connection.execute(query)).scalars())
 
 
-async def attempt_of(connection: Connection, job_id: str, history_id: str) -> tuple[JobRow | None, JobAttempt | None]:
-    """A job without its payload, and the attempt with that history id, in one select."""
-    theirs = [job_attempts.c[name].label(f"attempt_{name}") for name in _ATTEMPT]
-    query = (
-        rows.select_jobs()
-        .add_columns(*theirs)
-        .select_from(jobs.outerjoin(job_attempts, job_attempts.c.history_id == history_id))
-    )
-    found = (await connection.execute(query.where(jobs.c.id == job_id))).one_or_none()
-    if found is None:
-        return None, None
-    count = len(found) - len(_ATTEMPT)
-    attempt = None if found.attempt_history_id is None else JobAttempt(*found[count:])
-    return rows.job_of(found[:count]), attempt
+async def attempts_of(
+    connection: Connection, wanted: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[JobRow | None, JobAttempt | None]]:
+    """By the ids of a job and of an attempt that may be of it: the job without its payload, and the attempt."""
+    job_ids, history_ids = (sorted(set(ids)) for ids in zip(*wanted, strict=True)) if wanted else ([], [])
+    attempts = await rows.histories(connection, history_ids)
+    found = {job.id: job for job in await rows.of_ids(connection, job_ids)}
+    return {(job_id, name): (found.get(job_id), attempts.get(name)) for job_id, name in wanted}
 
 
-async def lock_own(tx: Transaction, node: str, attempt: OwnedAttempt) -> JobRow | None:
-    """The job, locked, if the attempt is still its present one, under this owner and epoch, and has not begun.
+async def lock_own(tx: Transaction, node: str, attempts: Sequence[OwnedAttempt]) -> dict[str, JobRow]:
+    """The jobs, locked, by the history ids of their attempts, where these are still the present ones, under this owner
+    and epoch, and have not begun.
 
-    None where another node owns it, or a person has ended it: no executor is to be called then.
+    Not those that another node owns, or that a person has ended: no executor is to be called for them.
     """
-    job = (await rows.lock(tx, [attempt.job_id])).get(attempt.job_id)
-    if job is None or job.state != DISPATCHED:
-        return None
-    expected = (node, attempt.owner_epoch, attempt.history_id)
-    return job if (job.owner, job.owner_epoch, job.history_id) == expected else None
+    locked = await rows.lock(tx, [attempt.job_id for attempt in attempts])
+    found: dict[str, JobRow] = {}
+    for attempt in attempts:
+        job = locked.get(attempt.job_id)
+        expected = (node, attempt.owner_epoch, attempt.history_id)
+        if job is None or job.state != DISPATCHED or (job.owner, job.owner_epoch, job.history_id) != expected:
+            continue
+        found[attempt.history_id] = job
+    return found
 
 
-async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
-    """Stores where the attempt is called, in its job and in the attempt: a new owner calls that same address.
+async def give(tx: Transaction, given: Sequence[tuple[JobRow, JobRow]]) -> None:
+    """Stores where attempts are called, in the jobs (before, after) and in the attempts: a new owner calls that same
+    address.
 
-    Raises `ConflictError` if the job has changed since.
+    Raises `ConflictError` if a job has changed since.
     """
-    await rows.store(tx, [(before.version, after)])
+    if not given:
+        return
+    await rows.store(tx, [(before.version, after) for before, after in given])
     table = job_attempts.c
-    where = {"address": after.address, "called_at": after.called_at}
-    await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
+    change = update(job_attempts).where(table.history_id == bindparam("given_id"))
+    change = change.values(address=bindparam("given_address"), called_at=bindparam("given_at"))
+    ordered = sorted((after for _, after in given), key=lambda job: str(job.history_id))
+    await tx.execute(
+        change,
+        [{"given_id": job.history_id, "given_address": job.address, "given_at": job.called_at} for job in ordered],
+    )
 
 
 async def in_flight(connection: Connection, group: str | None = None) -> Counter[tuple[str, str]]:

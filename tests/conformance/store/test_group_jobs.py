@@ -241,9 +241,9 @@ async def at_work(database: Database, node: str, **more: Any) -> tuple[JobRow, O
 
 async def given(database: Database, node: str, attempt: OwnedAttempt, address: str) -> JobRow | None:
     async with database.begin() as tx:
-        job = await executor_jobs.lock_own(tx, node, attempt)
+        job = (await executor_jobs.lock_own(tx, node, [attempt])).get(attempt.history_id)
         if job is not None:
-            await executor_jobs.give(tx, job, called(job, address, database.now()))
+            await executor_jobs.give(tx, [(job, called(job, address, database.now()))])
         return job
 
 
@@ -302,7 +302,7 @@ async def test_two_owners_at_once_store_one_address(database: Database) -> None:
     assert first is not None
     with pytest.raises(ConflictError):
         async with database.begin() as tx:
-            await executor_jobs.give(tx, first, called(first, "http://b:1", database.now()))
+            await executor_jobs.give(tx, [(first, called(first, "http://b:1", database.now()))])
     assert (await now(database, job)).address == "http://a:1"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.registry.executor_reports import ENDED_ATTEMPT, FOREIGN_ATTEMPT, UNKNOWN_ATTEMPT
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
 from orchestrix.persistence.cluster import installation
-from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs import executor_jobs, jobs
 from orchestrix.saga.messages import load
 from tests.conformance.store.test_jobs import inserted, pending
 from tests.integration.api.world import World
@@ -186,6 +187,23 @@ async def test_a_report_follows_from_the_executors_span_and_its_message_from_the
     sent = [one.headers["traceparent"] for one in attempt.world.broker.published]
     assert sent == [context_of(published).traceparent, context_of(lines).traceparent]
     assert len(spans.named("publish job.{jobId}.status")) == 1, "lines have none"
+
+
+async def test_reports_that_come_at_once_are_looked_up_together(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+
+    async def attempts_of(connection: Any, wanted: Any) -> Any:
+        reads.append(len(wanted))
+        return await real(connection, wanted)
+
+    real = executor_jobs.attempts_of
+    monkeypatch.setattr(executor_jobs, "attempts_of", attempts_of)
+    answers = await asyncio.gather(*(attempt.report("logs", [attempt.line(seq)]) for seq in range(2, 22)))
+    assert [answer(one) for one in answers] == [{"cancel": None}] * 20
+    assert len(reads) < 20
+    assert sorted(seq for _, seq in attempt.published()) == list(range(2, 22))
 
 
 class Breaking:

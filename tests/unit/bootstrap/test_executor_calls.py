@@ -91,10 +91,10 @@ async def test_an_executor_reads_what_it_is_called_with() -> None:
 @pytest.mark.parametrize(
     ("answer", "meaning"),
     [
-        (Taken(), CallResult(CallAnswer.TAKEN, status=200)),
+        (Taken(201), CallResult(CallAnswer.TAKEN, status=201)),
         (Busy(409, "full"), CallResult(CallAnswer.BUSY, "full", 409)),
         (Refused(422, "no"), CallResult(CallAnswer.REFUSED, "no", 422)),
-        (Unknown("late"), CallResult(CallAnswer.UNKNOWN, "late")),
+        (Unknown("late", 500), CallResult(CallAnswer.UNKNOWN, "late", 500)),
         (NotReached("gone"), CallResult(CallAnswer.NOT_REACHED, "gone")),
     ],
 )
