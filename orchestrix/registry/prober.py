@@ -64,12 +64,12 @@ class _Reading:
 
 
 class ExecutorProber:
-    """A node's part in finding executors that give no answer; it ends no attempt and removes nobody.
+    """A node's part in finding executors that give no answer; it ends no attempt and removes none of them.
 
     It asks (`GET /health`) who missed a heartbeat, who did not answer a call, and who is a suspect, every
     `settings.probe` seconds; of all nodes, those do that `suspicion.probes` names. Its own suspicions are rows in the
     database, so that another node confirms them. A suspicion ends by an answer, a heartbeat or a report.
-    `node` is the present id of this node in the cluster; while it has none it asks nobody.
+    `node` is the present id of this node in the cluster; while it has none it asks none.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ExecutorProber:
         self._asked_at = {one: at for one, at in self._asked_at.items() if one in found.asked}
 
     async def asked(self) -> None:
-        """Returns when nobody is being asked."""
+        """Returns when no executor is being asked."""
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
     def _is_due(self, executor: Executor, doubted: bool) -> bool:
