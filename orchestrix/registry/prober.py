@@ -19,7 +19,7 @@ from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Connection, Database, Transaction
 from orchestrix.persistence.jobs import executor_jobs
-from orchestrix.persistence.jobs.executor_jobs import WorkInHand
+from orchestrix.persistence.jobs.executor_jobs import ExecutorWork
 from orchestrix.persistence.registry import groups, registrations, suspicions
 from orchestrix.persistence.registry.registrations import RegisteredExecutor
 
@@ -47,7 +47,7 @@ class _Reading:
     late: Collection[Executor]
     suspicions: Sequence[Suspicion]
     registered: Mapping[Executor, RegisteredExecutor]
-    work: Mapping[Executor, WorkInHand]
+    work: Mapping[Executor, ExecutorWork]
     coordinators: Collection[str]
     living: Collection[str]
 
@@ -208,7 +208,7 @@ class ExecutorProber:
         there = {*registered, *await _listed(connection, wanted - registered.keys())}
         living = (await nodes.living(connection)).nodes
         coordinators = {one.id for one in living if one.state is NodeState.ALIVE and COORDINATOR in one.roles}
-        work = await executor_jobs.in_hand(connection, there)
+        work = await executor_jobs.work_of(connection, there)
         heard = {one for one, its in work.items() if its.heard_at is not None and its.heard_at >= before}
         return _Reading(
             there, frozenset(late) - heard, rows, registered, work, coordinators, {one.id for one in living}

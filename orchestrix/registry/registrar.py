@@ -189,7 +189,7 @@ class Registrar:
         """Wakes who owns work of these. Each owner looks once a second, so that a failure costs little."""
         try:
             async with self._database.read() as connection:
-                work = await executor_jobs.in_hand(connection, restarted)
+                work = await executor_jobs.work_of(connection, restarted)
         except RetryableError as away:
             log.debug("owners find by themselves which executors were restarted: %s", away)
             return

@@ -105,14 +105,14 @@ async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> se
 
 
 @dataclass(frozen=True, slots=True)
-class WorkInHand:
+class ExecutorWork:
     """The live attempts of an executor: the nodes that own them, and the last sign of life of any."""
 
     owners: frozenset[str]
     heard_at: datetime | None
 
 
-async def in_hand(connection: Connection, executors: Collection[Executor]) -> dict[Executor, WorkInHand]:
+async def work_of(connection: Connection, executors: Collection[Executor]) -> dict[Executor, ExecutorWork]:
     """What these executors were given that has not ended, of those that have work."""
     table, among = jobs.c, connection.dialect.among
     apps, addresses = (sorted({one[place] for one in executors}) for place in (0, 1))
@@ -120,11 +120,11 @@ async def in_hand(connection: Connection, executors: Collection[Executor]) -> di
     given = table.channels == 1, of, among(table.address, addresses)
     # Each state by itself: else SQLite walks an index of all jobs that groups ever had.
     each = [select(*by, func.max(table.worker_beat_at)).where(table.state == one, *given).group_by(*by) for one in LIVE]
-    found: dict[Executor, WorkInHand] = {}
+    found: dict[Executor, ExecutorWork] = {}
     for app, address, owner, heard_at in await connection.execute(union_all(*each)):
-        before = found.get((app, address), WorkInHand(frozenset(), None))
+        before = found.get((app, address), ExecutorWork(frozenset(), None))
         owners = before.owners | {owner} if owner is not None else before.owners
-        found[app, address] = WorkInHand(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
+        found[app, address] = ExecutorWork(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
     return found
 
 
