@@ -198,7 +198,7 @@ def build_node(
     dead_dispatches = handle_dead_dispatches(node, notifiers)
     relay = _relay(node, [dead_dispatches.refused, redrive.refused])
     dead_letters = assemble_dead_letters(node, dead_dispatches)
-    jobs = assemble_jobs(node, notifiers)
+    jobs = assemble_jobs(node, notifiers, ids.is_current)
     schedules = ScheduleService(database, notifiers.leader, jobs.stops.publish)
     registry = assemble_registry(node, lambda: ids.current)
     engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))

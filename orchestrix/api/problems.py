@@ -62,6 +62,7 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "internal_error": ProblemType(500, "Internal error"),
     "not_implemented": ProblemType(501, "Not implemented"),
     "unavailable": ProblemType(503, "Try again later"),
+    "mixed_versions": ProblemType(503, "A node is too old for this"),
     "too_many_connections": ProblemType(503, "Too many connections"),
     "outcome_unknown": ProblemType(503, "The outcome is unknown"),
 }

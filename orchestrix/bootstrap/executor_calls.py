@@ -30,6 +30,7 @@ from orchestrix.registry.prober import ExecutorProber
 from orchestrix.registry.router import RouteRequest, pick_in
 from orchestrix.registry.services import ExecutorRegistry
 from orchestrix.registry.suspects import SuspicionView
+from orchestrix.telemetry import tracing
 
 log = logging.getLogger("orchestrix.jobs")
 
@@ -65,7 +66,9 @@ class RegistryExecutors:
 
     async def cancel(self, address: str, group: str, job_id: str, history_id: str, reason: str) -> None:
         """As `ExecutorCallPort`."""
-        answer = await self.client.cancel(group, parse_address(address), job_id, history_id, reason)
+        context = tracing.current_context()
+        trace = None if context is None else context.headers
+        answer = await self.client.cancel(group, parse_address(address), job_id, history_id, reason, trace)
         self._note(group, address, answer)
         if not isinstance(answer, Taken):
             log.debug("the executor at %s was not asked to stop job %s: %s", address, job_id, answer.reason)
@@ -97,15 +100,15 @@ def call_result(result: RunResult) -> CallResult:
     """What the answer means to the owner of the attempt."""
     match result:
         case Taken():
-            return CallResult(CallAnswer.TAKEN)
+            return CallResult(CallAnswer.TAKEN, status=result.status)
         case Busy():
-            return CallResult(CallAnswer.BUSY, result.reason)
+            return CallResult(CallAnswer.BUSY, result.reason, result.status)
         case Refused():
-            return CallResult(CallAnswer.REFUSED, result.reason)
+            return CallResult(CallAnswer.REFUSED, result.reason, result.status)
         case NotReached():
             return CallResult(CallAnswer.NOT_REACHED, result.reason)
         case _:
-            return CallResult(CallAnswer.UNKNOWN, result.reason)
+            return CallResult(CallAnswer.UNKNOWN, result.reason, result.status)
 
 
 async def pick_for(tx: Transaction, job: JobRow, *, probe_s: float) -> Sequence[str]:

@@ -12,6 +12,7 @@ from orchestrix.broker.topology import jobs_topology
 from orchestrix.jobs.cancellation import JobCanceller, StopPublisher
 from orchestrix.jobs.change_notifier import JobChangeNotifier
 from orchestrix.jobs.executors.port import ExecutorCalls
+from orchestrix.jobs.executors.reported_jobs import ReportNotifier
 from orchestrix.jobs.executors.reports import ExecutorReports
 from orchestrix.jobs.job_coordinator import JobCoordinator, JobDependencies
 from orchestrix.jobs.leader_notifier import LeaderNotifier
@@ -60,8 +61,9 @@ def handle_dead_dispatches(node: NodeContext, notifiers: JobNotifiers) -> DeadDi
     return DeadDispatchHandler(node.database, notify_leader=notifiers.leader, sent=sent, on_change=on_change)
 
 
-def assemble_jobs(node: NodeContext, notifiers: JobNotifiers) -> NodeJobs:
-    """The services; nothing of them runs yet."""
+def assemble_jobs(node: NodeContext, notifiers: JobNotifiers, is_here: Callable[[str], bool]) -> NodeJobs:
+    """The services; nothing of them runs yet. `is_here` as in `make_notifiers`."""
+    notify_owner = ReportNotifier(node.broker, is_here, node.signals.jobs.reported.add)
     stops, due, on_change, sent = (
         StopPublisher(node.broker),
         notifiers.leader,
@@ -75,7 +77,7 @@ def assemble_jobs(node: NodeContext, notifiers: JobNotifiers) -> NodeJobs:
         JobCanceller(node.database, stops.publish, on_change, sent, due),
         JobRetrier(node.database, on_change, due),
         StepJobs(due, stop=stops.publish, sent=sent, on_change=on_change),
-        ExecutorReports(node.database, node.broker),
+        ExecutorReports(node.database, node.broker, notify_owner),
     )
 
 

@@ -71,6 +71,10 @@ def node_queue(node_id: str) -> str:
     return f"orchestrix.node.{node_id}"
 
 
+REPORTS_KIND: Final = "reports"
+"""The kind of a notification of a node that names `jobs` of its own: executors have sent their first reports."""
+
+
 def heartbeat_queue(node_id: str) -> str:
     """The queue by which a node receives the others' heartbeats."""
     return f"{HEARTBEAT}.{node_id}{CONNECTION}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from orchestrix.broker.port import Broker
@@ -42,8 +42,9 @@ class ClusterMember:
     """A node under one id. `link` is its own connection to the broker, with the topology of that id.
 
     `duties` are what it does besides its own while it leads. `draining` says, for all to see, that it takes nothing
-    new. `on_notification` is called with the kind of each notification; `on_dead` with the id of each node that this
-    one, as the leader, has declared dead. Neither must block. `single_node` says that the broker lives and dies with
+    new. `on_notification` is called with the kind of each notification, `on_reports` with the ids of jobs of its own
+    that executors have reported; `on_dead` with the id of each node that this one, as the leader, has declared dead.
+    None must block. `single_node` says that the broker lives and dies with
     this process.
     """
 
@@ -59,6 +60,7 @@ class ClusterMember:
         duties: Sequence[Duty] = (),
         draining: DrainSignal | None = None,
         on_notification: Callable[[str], None] = lambda kind: None,
+        on_reports: Callable[[Collection[str]], None] = lambda job_ids: None,
         on_dead: Callable[[str], None] = lambda node_id: None,
     ) -> None:
         self.identity = identity
@@ -89,7 +91,8 @@ class ClusterMember:
             renew=settings.renew,
             single_node=single_node,
         )
-        self._parts = Services([link, heartbeats, NodePresence(link, identity.id, on_notification), self.membership])
+        presence = NodePresence(link, identity.id, on_notification, on_reports)
+        self._parts = Services([link, heartbeats, presence, self.membership])
 
     def problem(self) -> str | None:
         """The health probe."""

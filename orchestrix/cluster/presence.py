@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing
-from orchestrix.broker.topology import node_queue
+from orchestrix.broker.topology import REPORTS_KIND, node_queue
 from orchestrix.lifecycle import Loop
 from orchestrix.saga.messages import UnreadableMessage, dump, load
 
@@ -23,11 +23,19 @@ PING_TIMEOUT_S: Final = 2.0
 class NodePresence:
     """Consumes the queue that only this node has: a message in it asks the node to check something.
 
-    `on_notification` is called with the kind of each notification; it must not block.
+    `on_notification` is called with the kind of each notification, `on_reports` with the ids of jobs that executors
+    have reported; neither must block.
     """
 
-    def __init__(self, broker: Broker, node_id: str, on_notification: Callable[[str], None]) -> None:
-        self._broker, self._node_id, self._on_notification = broker, node_id, on_notification
+    def __init__(
+        self,
+        broker: Broker,
+        node_id: str,
+        on_notification: Callable[[str], None],
+        on_reports: Callable[[Collection[str]], None] = lambda job_ids: None,
+    ) -> None:
+        self._broker, self._node_id = broker, node_id
+        self._on_notification, self._on_reports = on_notification, on_reports
         self._consumer: Consumer | None = None
         self._loop = Loop("presence", self._round)
 
@@ -47,17 +55,29 @@ class NodePresence:
         found = await self._consumer.receive(PREFETCH)
         if not found:
             await asyncio.sleep(1.0)  # the link is closed: this part is about to end
-        for kind in {_kind(one.body) for one in found} - {PING_KIND, None}:
+        read = [_fields(one.body) for one in found]
+        for kind in {_kind(fields) for fields in read} - {PING_KIND, REPORTS_KIND, None}:
             self._on_notification(str(kind))
+        if reported := {job_id for fields in read if _kind(fields) == REPORTS_KIND for job_id in _job_ids(fields)}:
+            self._on_reports(reported)
         await self._consumer.acknowledge(found)
 
 
-def _kind(body: bytes) -> str | None:
+def _fields(body: bytes) -> Mapping[str, object]:
     try:
-        kind = load(body).get("kind")
+        return load(body)
     except UnreadableMessage:
-        return None
+        return {}
+
+
+def _kind(fields: Mapping[str, object]) -> str | None:
+    kind = fields.get("kind")
     return kind if isinstance(kind, str) else None
+
+
+def _job_ids(fields: Mapping[str, object]) -> list[str]:
+    found = fields.get("jobs")
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 
 async def missing(broker: Broker, node_ids: Sequence[str]) -> set[str] | None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from datetime import timedelta
+from typing import Final, Protocol
 
-from orchestrix.domain.jobs import JobRow
-from orchestrix.persistence.engine import Transaction
+from orchestrix.domain.jobs import CANCELLED, JobRow
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.jobs import job_targets, jobs
+from orchestrix.persistence.jobs.job_targets import MixedVersions
+from orchestrix.persistence.sagas import instances
+from orchestrix.persistence.sagas.instances import TimerUpdate
+from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import MAX_REASON, command_for, job_at_work, job_cancel_cause
 from orchestrix.saga.messages import Command
-from orchestrix.saga.state import RETRY, Instance, StateChange
+from orchestrix.saga.state import JOB, RETRY, Instance, StateChange
+
+MIXED_VERSIONS_POLL_INTERVAL: Final = timedelta(seconds=10)
+"""How often a saga whose job cannot be made yet polls for it: nothing notifies that the last older node has stopped."""
+
+
+NEVER_MADE: Final = "cancelled before it was made"
 
 
 class JobGateway(Protocol):
@@ -24,6 +37,9 @@ class JobGateway(Protocol):
 
     async def republish(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Publishes once more the results of those that have ended."""
+
+    async def answer(self, tx: Transaction, ended: Sequence[JobRow]) -> None:
+        """Publishes the results of jobs that have ended and were never stored."""
 
     async def redispatch(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Dispatches again those that no worker has begun."""
@@ -66,9 +82,9 @@ class JobSteps:
         }
         if gone:
             await self._gateway.cancel(tx, gone)
-        new = [job for _, done in concerned if (job := _job(done.instance, done.command)) is not None]
-        if new:
-            await self._gateway.put(tx, new)
+            await self._answer_absent(tx, [done.instance for _, done in concerned])
+        new = [(done.instance, job) for _, done in concerned if (job := _job(done.instance, done.command)) is not None]
+        await self._put(tx, new)
 
     async def ensure(self, tx: Transaction, waiting: Iterable[Instance], *, redispatch: bool = False) -> int:
         """Makes sure that the jobs which these wait for exist, or that their results are published; how many.
@@ -76,21 +92,69 @@ class JobSteps:
         An operator's `redispatch` dispatches them again too: by itself the leader sends only what is lost.
         """
         ids: list[str] = []
-        outbox_rows: list[JobRow] = []
+        polling: list[Instance] = []
+        missing: list[tuple[Instance, JobRow]] = []
         for one in waiting:
             saga = self._catalog.of(one) if self._has_jobs(one) else None
             id = job_at_work(saga, one) if saga is not None else None
             if saga is None or id is None or one.blocker is not None or one.wake_reason == RETRY:
                 continue
             ids.append(id)
+            polling.append(one)
             job = _job(one, command_for(saga, one))
-            outbox_rows += [job] if job is not None else []
+            missing += [(one, job)] if job is not None else []
         if ids:
-            await self._gateway.put(tx, outbox_rows)
+            await self._put(tx, missing)
             await self._gateway.republish(tx, ids)
+            await self._answer_absent(tx, polling)
         if ids and redispatch:
             await self._gateway.redispatch(tx, ids)
         return len(ids)
+
+    async def _put(self, tx: Transaction, new: Sequence[tuple[Instance, JobRow]]) -> None:
+        """Inserts the jobs, each with the instance that waits for it, that do not exist yet.
+
+        A job for a group is not made while a living node cannot judge it, as leader or owner: its instance polls soon.
+        """
+        of_groups = [one for one, job in new if job.executor_group is not None]
+        postponed = of_groups if of_groups and await _mixed_versions(tx) else []
+        made = [job for _, job in new if job.executor_group is None or not postponed]
+        if made:
+            await self._gateway.put(tx, made)
+        await _poll_soon(tx, postponed)
+
+    async def _answer_absent(self, tx: Transaction, waiting: Iterable[Instance]) -> None:
+        """Answers those that were cancelled, and wait for the end of a job that was never made: nothing else would."""
+        ended = {job.id: job for one in waiting if (job := self._cancelled_job(one)) is not None}
+        stored = {job.id for job in await jobs.of_ids(tx, ended)} if ended else set()
+        absent = [job for id, job in ended.items() if id not in stored]
+        if absent:
+            await self._gateway.answer(tx, absent)
+
+    def _cancelled_job(self, one: Instance) -> JobRow | None:
+        """The job for a group that a cancelled instance waits for, as it would be had it been made."""
+        saga = self._catalog.of(one)
+        step = saga.step(one.progress.awaited or "") if saga is not None else None
+        if step is None or step.job is None or step.job.group is None or one.command_id is None:
+            return None
+        return JobRow(
+            id=one.command_id,
+            **step.job.target(one.saga, one.id, one.key).columns(),
+            handler=step.job.name,
+            payload={"event": step.event},
+            state=CANCELLED,
+            cancel_reason=NEVER_MADE,
+            created_by=one.created_by,
+            correlation_id=one.correlation_id,
+            created_at=one.updated_at,
+            updated_at=one.updated_at,
+            saga=one.saga,
+            instance_id=one.id,
+            step=step.name,
+            traceparent=one.traceparent,
+            tracestate=one.tracestate,
+            trace_head=one.trace[0],
+        )
 
     def _has_jobs(self, instance: Instance) -> bool:
         saga = self._catalog.of(instance)
@@ -107,13 +171,33 @@ class JobSteps:
         return self._jobs
 
 
+async def _mixed_versions(connection: Connection) -> bool:
+    """Whether a living node cannot judge jobs for groups."""
+    try:
+        await job_targets.check_versions(connection)
+    except MixedVersions:
+        return True
+    return False
+
+
+async def _poll_soon(tx: Transaction, waiting: Sequence[Instance]) -> None:
+    """Wakes them sooner than for the usual poll of a job, none later than before."""
+    at, rows = tx.now() + MIXED_VERSIONS_POLL_INTERVAL, defaultdict[SagaTables, list[TimerUpdate]](list)
+    for one in waiting:
+        if one.wake_reason == JOB and one.wake_at is not None and one.wake_at > at:
+            rows[saga_tables_of(one.saga)].append(TimerUpdate.of(one, at))
+    for tables, updates in rows.items():
+        await instances.update_timers(tx, tables, updates)
+
+
 def _job(instance: Instance, command: Command | None) -> JobRow | None:
     """The job that stands for `command`, if one does. It is due at once."""
     if command is None or command.job is None:
         return None
+    target = command.job.target(command.saga, command.app_id, command.app_name)
     return JobRow(
         id=command.id,
-        queue=command.job.queue,
+        **target.columns(),
         handler=command.job.name,
         payload=command.payload,
         retries=command.job.retries,

@@ -221,7 +221,7 @@ class SagaTimers:
         assert saga is not None, "only known versions come here"
         here, now = pending_command(saga, one), self._database.now()
         if here is None and one.progress.awaited is None:  # of another version of its saga: other nodes know it
-            woken.rescheduled.append(_timer_update(one, now + timedelta(seconds=IDLE_POLL_INTERVAL_S)))
+            woken.rescheduled.append(TimerUpdate.of(one, now + timedelta(seconds=IDLE_POLL_INTERVAL_S)))
             return
         if one.wake_reason == DEADLINE and clock.monotonic() < self._deadlines_extended_until:
             woken.rescheduled.append(_rescheduled(one, now + timedelta(seconds=DEADLINE_EXTENSION_S)))
@@ -242,7 +242,7 @@ class SagaTimers:
             case TimerRescheduled(instance, command):
                 if command is not None:
                     instance = _sending(saga, one, instance, woken)
-                woken.rescheduled.append(_timer_update(instance, instance.wake_at or now))
+                woken.rescheduled.append(TimerUpdate.of(instance, instance.wake_at or now))
                 woken.polling += [instance] if instance.wake_reason == JOB else []
                 if command is not None and command.job is None:
                     woken.sent.append(row_for(replace(instance, updated_at=now), command))
@@ -285,21 +285,6 @@ class SagaTimers:
         return nearest if nearest <= 0 else max(nearest, 0.002)
 
 
-def _timer_update(instance: Instance, at: datetime) -> TimerUpdate:
-    reason = instance.wake_reason
-    assert reason is not None, "only what has a wake-up is woken"
-    return TimerUpdate(
-        instance.id,
-        instance.version,
-        at,
-        reason,
-        instance.wait_ms,
-        instance.sent_at,
-        instance.hindered_by,
-        instance.trace_head,
-    )
-
-
 def _sending(saga: Saga, before: Instance, instance: Instance, woken: DueInstances) -> Instance:
     """`instance`, whose command is sent now: it follows from the span of its timer."""
     span = saga_spans.begin_timer(saga, before)
@@ -309,7 +294,7 @@ def _sending(saga: Saga, before: Instance, instance: Instance, woken: DueInstanc
 
 def _rescheduled(instance: Instance, at: datetime) -> TimerUpdate:
     """The same, and when its command was sent, which the wake-up time does not show any more."""
-    return _timer_update(replace(instance, sent_at=instance.sending), at)
+    return TimerUpdate.of(replace(instance, sent_at=instance.sending), at)
 
 
 def _log_values(burst: TimeoutBurst) -> tuple[str, str]:

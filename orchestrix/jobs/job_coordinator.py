@@ -14,12 +14,15 @@ from orchestrix.domain.handoff import SHUTDOWN, HandoffLimits
 from orchestrix.domain.leases import Fence
 from orchestrix.domain.nodes import NodeState
 from orchestrix.errors import RetryableError
+from orchestrix.jobs.broadcasts.firing import BroadcastFiring
+from orchestrix.jobs.broadcasts.reconciler import BroadcastReconciler
 from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
 from orchestrix.jobs.executors.caller import ExecutorCaller
 from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
 from orchestrix.jobs.executors.port import ExecutorCalls
+from orchestrix.jobs.executors.reported_jobs import ReportedJobs, ReportedJobsReader
 from orchestrix.jobs.log_lines import LogLimit
 from orchestrix.jobs.ownership.handoff_publisher import JobHandoffAckListener, JobHandoffPublisher
 from orchestrix.jobs.ownership.handoff_subscriber import JobHandoffSubscriber
@@ -50,12 +53,15 @@ LOST_DISPATCH_DELAY_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class JobSignals:
-    """What wakes a job coordinator: a job is due, a node has died, this node's row may say that it is to drain, or
-    there is an executor to call."""
+    """What wakes a job coordinator: a job is due, a broadcast may have to be settled, a node has died, this node's row
+    may say that it is to drain, there is an executor to call, or executors have reported.
+    """
 
     due: WakeSignal = field(default_factory=WakeSignal)
+    broadcasts: WakeSignal = field(default_factory=WakeSignal)
     orphaned: WakeSignal = field(default_factory=WakeSignal)
     drain_requested: WakeSignal = field(default_factory=WakeSignal)
+    reported: ReportedJobs = field(default_factory=ReportedJobs)
     calls_due: WakeSignal = field(default_factory=WakeSignal)
 
 
@@ -101,6 +107,7 @@ class JobCoordinator:
     rebalance: JobRebalancer = field(init=False)
     reconcile: OwnershipReconciler = field(init=False)
     worker_heartbeats: WorkerHeartbeatListener = field(init=False)
+    _caller: ExecutorCaller | None = field(init=False)
     _services: Services = field(init=False)
     _handoff_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -115,7 +122,17 @@ class JobCoordinator:
             database, node, stop=publish_stops, notify_leader=notify_leader, on_change=on_change, sent=sent, limit=limit
         )
         self.owned_jobs = OwnedJobs(database, self.events, node, dependencies.open_link)
-        caller = self._caller()
+        reader = ReportedJobsReader(
+            database,
+            node,
+            dependencies.signals.reported,
+            reads=self.owned_jobs.reads,
+            consume=self.owned_jobs.consume,
+        )
+        self.reconcile = OwnershipReconciler(
+            database, self.owned_jobs, node, dependencies.control, interval_s=tuned.reconcile
+        )
+        caller = self._caller = self._executor_caller()
         on_taken = caller.wake if caller is not None else _nothing
         self.handoff_subscriber = JobHandoffSubscriber(database, control, self.owned_jobs, node, on_taken)
         acks = JobHandoffAckListener(control, node)
@@ -123,9 +140,6 @@ class JobCoordinator:
         self.handoff_publisher = JobHandoffPublisher(database, control, self.owned_jobs, acks, node, limits)
         self.rebalance = JobRebalancer(
             database, self.handoff_subscriber, self.handoff_publisher, node, interval_s=tuned.orphan_check
-        )
-        self.reconcile = OwnershipReconciler(
-            database, self.owned_jobs, node, dependencies.control, interval_s=tuned.reconcile
         )
         self.worker_heartbeats = WorkerHeartbeatListener(database, control, node)
         self_fencing = SelfFencing(
@@ -141,13 +155,27 @@ class JobCoordinator:
                 self.handoff_subscriber,
                 self.reconcile,
                 self_fencing,
+                reader,
                 *([] if caller is None else [caller]),
                 self.rebalance,
                 PeriodicDuty("drain requests", self._check_drain_request, dependencies.signals.drain_requested),
             ]
         )
 
-    def _caller(self) -> ExecutorCaller | None:
+    def _firing(self, fence: Fence) -> BroadcastFiring | None:
+        dependencies = self.dependencies
+        if dependencies.executors is None:
+            return None
+        return BroadcastFiring(
+            dependencies.database,
+            fence,
+            dependencies.executors.pick,
+            open_limit=dependencies.jobs.max_live,
+            sent=dependencies.relay.notify,
+            on_change=dependencies.on_job_change,
+        )
+
+    def _executor_caller(self) -> ExecutorCaller | None:
         """What calls executors for the attempts that this node owns, if it has what it needs for that."""
         dependencies, control = self.dependencies, self.dependencies.control
         if dependencies.executors is None:
@@ -162,16 +190,19 @@ class JobCoordinator:
             on_change=dependencies.on_job_change,
             sent=dependencies.relay.notify,
             wake=dependencies.signals.calls_due,
+            on_end=self.reconcile.wake,
         )
 
     @property
     def count(self) -> int:
-        """How many owned jobs it consumes."""
-        return self.owned_jobs.count
+        """How many owned jobs it consumes, or calls executors for."""
+        called = set() if self._caller is None else self._caller.job_ids
+        return len(called | self.owned_jobs.epochs.keys())
 
     def notify_leader(self) -> None:
         """A job is due, or may be now: the leader polls at once, on whichever node."""
         self.dependencies.signals.due.set()
+        self.dependencies.signals.broadcasts.set()
         self.dependencies.notify_leader()
 
     async def start(self) -> None:
@@ -237,6 +268,7 @@ class JobCoordinator:
         orphan_detector = OrphanJobDetector(
             leader_context, dependencies.control, interval_s=dependencies.cluster.orphan_check
         )
+        reconciler = BroadcastReconciler(leader_context, dependencies.on_job_change)
         return Services(
             [
                 JobDispatcher(
@@ -246,9 +278,11 @@ class JobCoordinator:
                     dependencies.relay,
                     open_limit=most,
                     silent=silent,
+                    firing=self._firing(fence),
                     notify_owners=OwnerNotifier(dependencies.control),
                 ),
                 PeriodicDuty("job rescuer", rescuer.run_once),
+                PeriodicDuty("broadcast reconciler", reconciler.run_once, signals.broadcasts),
                 PeriodicDuty("orphan detector", orphan_detector.orphans, signals.orphaned),
                 PeriodicDuty("ownerless job detector", orphan_detector.unowned),
                 self.worker_heartbeats.duty(leader_context),

@@ -96,7 +96,7 @@ def end_attempts(tx: Transaction, found: Sequence[JobRow], moved: Sequence[JobTr
     """
     if not tracing.enabled():
         return list(moved)
-    made = [_begin(END_ATTEMPT, job, since=_last_sign(job)) for job in found]
+    made = [_begin(END_ATTEMPT, job, since=last_sign(job)) for job in found]
     for span, one in zip(made, moved, strict=True):
         if span.recording:
             span.set({names.JOB_STATE: one.job.state})
@@ -143,7 +143,7 @@ def offer(tx: Transaction, found: Sequence[JobRow], offered: Sequence[JobRow]) -
     """The jobs as the offers to take them over are to follow: each from a span, of another trace where it is late."""
     if not tracing.enabled():
         return list(offered)
-    made = [_begin(OFFER, job, since=_last_sign(job)) for job in found]
+    made = [_begin(OFFER, job, since=last_sign(job)) for job in found]
     for span, job in zip(made, offered, strict=True):
         if span.recording:
             span.set({names.HANDOFF_REASON: str(job.handoff_reason), names.NODE_FROM: str(job.owner)})
@@ -234,7 +234,7 @@ def _dispatch_id(history_id: str) -> int:
     return int(digits[:16], 16) ^ int(digits[16:], 16)
 
 
-def _last_sign(job: JobRow) -> datetime:
+def last_sign(job: JobRow) -> datetime:
     """When the job, or its worker, last gave a sign of life."""
     return max(at for at in (job.updated_at, job.dispatched_at, job.worker_beat_at) if at is not None)
 

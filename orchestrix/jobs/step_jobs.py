@@ -47,6 +47,11 @@ class StepJobs:
         if await step_results.insert_results(tx, await jobs.of_ids(tx, ids), again=True):
             tx.then(self._sent)
 
+    async def answer(self, tx: Transaction, ended: Sequence[JobRow]) -> None:
+        """Publishes the results of jobs that have ended and were never stored."""
+        if await step_results.insert_unstored(tx, ended):
+            tx.then(self._sent)
+
     async def redispatch(self, tx: Transaction, ids: Sequence[str]) -> None:
         """Dispatches again those that no worker has begun; raises `Contention`."""
         if await redispatch.redispatch(tx, ids):

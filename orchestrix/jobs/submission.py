@@ -14,18 +14,20 @@ from orchestrix.errors import ConflictError, Contention
 from orchestrix.persistence import audit, idempotency
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs import job_targets, jobs
+from orchestrix.saga.job_targets import JobTarget
 from orchestrix.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A requested job. `timeout_ms` is the time of each attempt; `after` when the first may begin.
+    """A requested job. `timeout_ms` is the time of each attempt, by default that of `target`; `after` is when the first
+    may begin.
 
     `actor` is who asks, for the audit: `created_by` where that is not known.
     """
 
-    queue: str
+    target: JobTarget
     handler: str
     payload: Any = None
     retries: int = 0
@@ -65,11 +67,11 @@ def job_of(request: JobRequest, now: datetime) -> JobRow:
         root = submitted
     return JobRow(
         id=clock.uuid7(),
-        queue=request.queue,
+        **request.target.columns(),
         handler=request.handler,
         payload=request.payload,
         retries=request.retries,
-        timeout_ms=request.timeout_ms,
+        timeout_ms=request.target.timeout_ms(request.timeout_ms),
         created_by=request.created_by,
         correlation_id=request.correlation_id or clock.uuid7(),
         created_at=now,
@@ -94,7 +96,10 @@ class JobSubmitter:
         self._notify = notify
 
     async def submit(self, request: JobRequest, key: JobRequestKey | None = None) -> Submitted:
-        """The job, committed, or what prevents it. Raises `Unavailable` and `OutcomeUnknown`."""
+        """The job, committed, or what prevents it.
+
+        Raises `UnknownGroup`, `MixedVersions`, `Unavailable` and `OutcomeUnknown`.
+        """
         stored = await self._stored(key) if key is not None else None
         if stored is not None:
             return stored
@@ -111,8 +116,10 @@ class JobSubmitter:
     async def _write(tx: Transaction, job: JobRow, key: JobRequestKey | None, actor: str) -> None:
         if key is not None:
             await JobSubmitter._claim(tx, job, key)
+        await job_targets.check(tx, [] if job.executor_group is None else [job.executor_group])
         await jobs.insert(tx, [job])
-        detail = {"job": job.id, "queue": job.queue, "handler": job.handler}
+        target = {"queue": job.queue} if job.executor_group is None else {"group": job.executor_group}
+        detail = {"job": job.id, **target, "handler": job.handler}
         await audit.insert(tx, [AuditRow(at=tx.now(), actor=actor, verb=SUBMIT, reason="submitted", detail=detail)])
         crash.point("jobs.submit.before_commit")
 

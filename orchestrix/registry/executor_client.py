@@ -11,7 +11,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Literal, TypeAlias
 
@@ -37,6 +37,8 @@ Judge: TypeAlias = Callable[[ExecutorAddress], Awaitable[Collection[IpAddress]]]
 class Taken:
     """It has taken the attempt, or runs it, or has run it: it runs once."""
 
+    status: int = field(default=200, compare=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Busy:
@@ -59,6 +61,8 @@ class Unknown:
     """It was called, and there is no answer that says what became of it: it may have taken the attempt."""
 
     reason: str
+    status: int | None = field(default=None, compare=False)
+    """That of an answer of 500 or more; None without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +133,25 @@ class ExecutorClient:
             return answer
         status = answer.status
         if 200 <= status < 300:
-            return Taken()
+            return Taken(status)
         if status in (HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE):
             return Busy(status, _sentence(answer))
         if 300 <= status < 400:
             return Refused(status, f"{_sentence(answer)}: redirects are not followed")
-        return Refused(status, _sentence(answer)) if status < 500 else Unknown(f"{status} {_sentence(answer)}")
+        return Refused(status, _sentence(answer)) if status < 500 else Unknown(f"{status} {_sentence(answer)}", status)
 
     async def cancel(
-        self, app: str, address: ExecutorAddress, job_id: str, history_id: str, reason: str
+        self,
+        app: str,
+        address: ExecutorAddress,
+        job_id: str,
+        history_id: str,
+        reason: str,
+        trace: Mapping[str, str] | None = None,
     ) -> Taken | Unknown | NotReached:
         """Asks it to stop an attempt. What is lost is repeated in the answers to its reports."""
         fields = {"jobId": job_id, "historyId": history_id, "reason": reason}
-        answer = await self._call(app, address, "POST", "/cancel", dump(fields), None)
+        answer = await self._call(app, address, "POST", "/cancel", dump(fields), trace)
         if not isinstance(answer, HttpResponse):
             return answer
         return Taken() if 200 <= answer.status < 300 else Unknown(f"{answer.status} {_sentence(answer)}")

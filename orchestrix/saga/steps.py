@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Final
 
+from orchestrix.saga.job_targets import GROUP_TIMEOUT_MS, BroadcastEnd, JobTarget, Routing, Strategy
 from orchestrix.saga.validation.arguments import (
     REASON,
     SPAN,
@@ -53,6 +55,10 @@ _EVENT = re.compile(r"evt\.[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 _NAME = "a letter, then letters, digits, ., - and _, at most 100 in all"
 _DEAD = ".dead"
 _QUEUE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
+_DEFAULT_QUEUE = "default"
+_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+):[1-9][0-9]{0,4}")
+_MAX_ADDRESS = 255
+_GROUP_TIMEOUT = timedelta(milliseconds=GROUP_TIMEOUT_MS)
 _MAX_ATTEMPTS = 1000
 """The id of each try of a step is stored in its saga's row while the step is pending."""
 MIN_TIMEOUT = timedelta(milliseconds=1)
@@ -99,28 +105,118 @@ class RetryPolicy:
 _POLICY = RetryPolicy()
 
 
+def _one_of(known: tuple[str, ...], *, otherwise: str) -> ArgumentKind:
+    """One of these strings, or None."""
+
+    def meant(value: object) -> str:
+        near = get_close_matches(value.upper(), known, 1) if isinstance(value, str) else []
+        return f'"{near[0] if near else otherwise}"'
+
+    return ArgumentKind(lambda value: value is None or value in known, f"one of {', '.join(known)}", meant)
+
+
+_ROUTING: Final = _one_of(tuple(one.value for one in Strategy), otherwise="CONSISTENT_HASH")
+_END: Final = _one_of(tuple(one.value for one in BroadcastEnd), otherwise="any")
+INSTANCE_KEY: Final = "{key}"
+"""What stands for the key of the saga instance, in a `group` or a `key` of a job."""
+
+
 @made_as('Job("build-image")')
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Long work as a step: the function `name` (`@job("name")`) of the workers of `queue`.
+    """Long work as a step: the function `name` (`@job("name")`) of the workers of `queue`, or of the executors of
+    `group`.
 
-    `timeout` is the time of each try, None for no limit; `retries` how many more tries there are. The step fails when
-    the job has: it has no other deadline and no other tries.
+    `timeout` is the time of each try, None for no limit, or an hour with a group; `retries` how many more tries there
+    are. The step fails when the job has: it has no other deadline and no other tries.
+
+    Which executor of a group gets it is said by `routing`, a strategy such as CONSISTENT_HASH, by default ROUND_ROBIN.
+    CONSISTENT_HASH goes by `key`, by default another one for each instance; ADDRESS by `address`. A SHARDING_BROADCAST
+    has succeeded with all of its executors, or with `end="any"` with the first. `"{key}"` as `group` or `key` is the
+    key of the saga instance: the group of an app, in the saga of that app.
     """
 
     name: str
     queue: str = "default"
     timeout: timedelta | None = None
     retries: int = 0
+    _: KW_ONLY
+    group: str | None = None
+    routing: str | None = None
+    key: str | None = None
+    address: str | None = None
+    end: str | None = None
 
     def __post_init__(self) -> None:
-        demand(self, name=TEXT, queue=TEXT, timeout=perhaps(SPAN), retries=WHOLE)
+        demand(self, name=TEXT, queue=TEXT, timeout=perhaps(SPAN), retries=WHOLE, group=perhaps(TEXT))
+        demand(self, routing=_ROUTING, key=perhaps(TEXT), address=perhaps(TEXT), end=_END)
         object.__setattr__(self, "name", unicodedata.normalize("NFC", self.name))
+        if self.group is not None:
+            self._complete()
+
+    def _complete(self) -> None:
+        """Stores what is not given as it is meant now: a later release may mean something else by it."""
+        strategy = Strategy(self.routing or Strategy.ROUND_ROBIN)
+        broadcast = strategy is Strategy.SHARDING_BROADCAST
+        object.__setattr__(self, "queue", "" if self.queue == _DEFAULT_QUEUE else self.queue)
+        object.__setattr__(self, "timeout", _GROUP_TIMEOUT if self.timeout is None else self.timeout)
+        object.__setattr__(self, "routing", strategy.value)
+        object.__setattr__(self, "end", BroadcastEnd.ALL.value if broadcast and self.end is None else self.end)
+        for name in ("group", "key"):
+            text = getattr(self, name)
+            object.__setattr__(self, name, None if text is None else unicodedata.normalize("NFC", text))
 
     @property
     def timeout_ms(self) -> int | None:
         """The time of each try, in milliseconds."""
         return None if self.timeout is None else milliseconds(self.timeout)
+
+    def target(self, saga: str, id: int, key: str) -> JobTarget:
+        """For whom it is, as a step of the instance of `saga` with that `id` and `key`."""
+        if self.group is None:
+            return JobTarget(queue=self.queue)
+        by = f"{saga}:{id}" if self.key is None else _named(self.key, key)
+        return JobTarget(group=_named(self.group, key), routing=self._routing(by))
+
+    def _routing(self, key: str | None) -> Routing:
+        end = None if self.end is None else BroadcastEnd(self.end)
+        return Routing(Strategy(self.routing or Strategy.ROUND_ROBIN), key, self.address, end)
+
+    def faults(self) -> list[str]:
+        """What is wrong with the place where it runs, as ends of sentences."""
+        if self.group is None:
+            unused = [name for name in ("routing", "key", "address", "end") if getattr(self, name) is not None]
+            queue = "queue must be letters, digits, ., - and _, at most 100"
+            found = [] if _QUEUE.fullmatch(self.queue) else [queue]
+            return found + [
+                f"{name} is for a group of executors: write group=… or leave {name}= out" for name in unused
+            ]
+        found = [f"{name} {what}" for name, what in self._routing(self.key).faults()]
+        if self.queue:
+            found.append(
+                f"queue {brief(self.queue)} is of workers, a group of executors: write either queue= or group="
+            )
+        if self.address is not None and not (_ADDRESS.fullmatch(self.address) and len(self.address) <= _MAX_ADDRESS):
+            form = "http://host:port or https://host:port in lower case and nothing more"
+            found.append(f"address {brief(self.address)} must be {form}, e.g. http://10.0.0.7:9999")
+        texts = {"group": self.group, "key": self.key}
+        return found + [fault for name, text in texts.items() if text is not None for fault in _text_faults(name, text)]
+
+
+def _named(text: str, key: str) -> str:
+    return key if text == INSTANCE_KEY else text
+
+
+def _text_faults(name: str, text: str) -> list[str]:
+    if text == INSTANCE_KEY:
+        return []
+    if "{" in text or "}" in text:
+        return [f'{name} {brief(text)}: write "{INSTANCE_KEY}" alone for the key of the saga instance, or no braces']
+    try:
+        normal(text)
+    except ValueError as wrong:
+        return [f"{name} {wrong}"]
+    return []
 
 
 _RETRY: Final = of("a RetryPolicy", "RetryPolicy(attempts=3)", RetryPolicy)
@@ -264,7 +360,8 @@ def _check_job(at: str, order: Step | Compensation, job: Job) -> None:
         normal(job.name)
     except ValueError as wrong:
         raise DefinitionError(f"{at}: a job's name {wrong}") from None
-    require(bool(_QUEUE.fullmatch(job.queue)), f"{at}: a job's queue must be letters, digits, ., - and _, at most 100")
+    for fault in job.faults():
+        raise DefinitionError(f"{at}: a job's {fault}")
     in_range = job.timeout is None or MIN_TIMEOUT <= job.timeout <= MAX_TIMEOUT
     require(in_range, f"{at}: the job's timeout must be from 1 ms to ten years")
     require(0 <= job.retries <= _MAX_ATTEMPTS, f"{at}: the job's retries must be from 0 to {_MAX_ATTEMPTS}")

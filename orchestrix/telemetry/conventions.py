@@ -23,13 +23,15 @@ MESSAGING_DELIVERY_TAG: Final = "messaging.rabbitmq.message.delivery_tag"
 MESSAGING_BATCH_SIZE: Final = "messaging.batch.message_count"
 ERROR_TYPE: Final = "error.type"
 
-# HTTP servers (https://opentelemetry.io/docs/specs/semconv/http/http-spans/#http-server-span).
+# HTTP servers and clients (https://opentelemetry.io/docs/specs/semconv/http/http-spans/).
 HTTP_METHOD: Final = "http.request.method"
 HTTP_METHOD_ORIGINAL: Final = "http.request.method_original"
 HTTP_ROUTE: Final = "http.route"
 HTTP_STATUS: Final = "http.response.status_code"
+URL_FULL: Final = "url.full"
 URL_PATH: Final = "url.path"
 URL_SCHEME: Final = "url.scheme"
+URL_TEMPLATE: Final = "url.template"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 CLIENT_ADDRESS: Final = "client.address"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from tests.bench import bars, cases, cluster, registry, report, rivals, telemetry
+from tests.bench import bars, cases, cluster, executors, registry, report, rivals, telemetry
 from tests.bench.cases import Findings
 from tests.bench.control import ChildDied
 from tests.bench.measure import load
@@ -25,6 +25,10 @@ def _cluster(started: Servers, quick: bool, found: Findings) -> None:
     cluster.measure(started, cluster.QUICK if quick else cluster.FULL, found)
 
 
+def _executors(started: Servers, quick: bool, found: Findings) -> None:
+    executors.measure(started, executors.QUICK if quick else executors.FULL, found)
+
+
 def _registry(started: Servers, quick: bool, found: Findings) -> None:
     registry.measure(started, registry.QUICK if quick else registry.FULL, found)
 
@@ -36,6 +40,7 @@ def _telemetry(started: Servers, quick: bool, found: Findings) -> None:
 PARTS: Final[dict[str, Callable[[Servers, bool, Findings], None]]] = {
     "sagas": _sagas,
     "cluster": _cluster,
+    "executors": _executors,
     "registry": _registry,
     "telemetry": _telemetry,
 }

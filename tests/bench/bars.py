@@ -20,6 +20,7 @@ HANDED: Final = 100.0
 MISSED, SILENT = 5.0, 65.0
 DRAINED: Final = 10.0
 DISPATCHED: Final = 50.0
+CALLED: Final = 1.0
 HEARD: Final = {"node": 10.0, "database": 3.0}
 """Per cent of a core."""
 
@@ -100,6 +101,12 @@ def drained(jobs: int, took_ms: float) -> Bar:
 def dispatched(rate: float) -> Bar:
     """Jobs a second that reach workers."""
     return Bar(f"at least {DISPATCHED:g} jobs a second reach workers", f"{rate:.1f}/s", rate >= DISPATCHED)
+
+
+def called(executors: float, workers: float) -> Bar:
+    """Jobs a second that executors do, against workers with as many places, from the same nodes."""
+    ratio = executors / workers
+    return Bar(f"jobs to executors at least {CALLED:g} × those to workers", f"{ratio:.2f} ×", ratio >= CALLED)
 
 
 def heard(process: str, how: str, percent: float) -> Bar:

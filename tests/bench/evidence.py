@@ -108,6 +108,24 @@ class Evidence:
         )
         return float(await self._value(query, handler))
 
+    async def ended(self, created_by: str) -> int:
+        """How many jobs of that kind have ended. Raises AssertionError where one needed more than its first try."""
+        query = (
+            "SELECT count(finished_at) AS ended, count(*) FILTER (WHERE attempt > 1 OR state IN"
+            " ('FAILED', 'TIMED_OUT', 'CANCELLED')) AS bad FROM jobs WHERE created_by = $1"
+        )
+        (row,) = await self._rows(query, created_by)
+        assert not row["bad"], f"{row['bad']} jobs of {created_by} did not succeed at once"
+        return int(row["ended"])
+
+    async def done_rate(self, created_by: str) -> float:
+        """Jobs of that kind a second, from the first dispatch to the last end."""
+        query = (
+            "SELECT (count(*) / extract(epoch FROM max(finished_at) - min(dispatched_at)))::float"
+            " FROM jobs WHERE created_by = $1"
+        )
+        return float(await self._value(query, created_by))
+
     async def _value(self, query: str, *arguments: object) -> Any:
         (row,) = await self._rows(query, *arguments)
         return row[0]

@@ -71,6 +71,14 @@ class Cluster:
         more = () if places is None else ("--concurrency", str(places))
         self._spawn("worker", "worker", *more)
 
+    def execute(self, group: str, places: int) -> None:
+        """Starts an executor."""
+        admins = ",".join(node.url for node in self.nodes.values())
+        arguments = (group, f"http://127.0.0.1:{free_port()}", admins, str(places))
+        name = f"{self._name}-executor-{next(_processes)}"
+        command = [sys.executable, "-m", "tests.bench.executor", *arguments]
+        self._all.append(spawn(self._servers, name, command, {}))
+
     async def submit(self, handler: str, jobs: int, **payload: Any) -> None:
         """Puts jobs down, spread over the nodes."""
         turns, urls = asyncio.Semaphore(AT_ONCE), itertools.cycle([node.url for node in self.nodes.values()])

@@ -37,6 +37,11 @@ def test_the_faster_peer_counts() -> None:
     assert not bars.peers(179.0, {"DBOS": 60.0, "Celery": 50.0}).kept
 
 
+def test_executors_must_be_as_fast_as_workers() -> None:
+    assert bars.called(50.0, 50.0).kept
+    assert not bars.called(49.9, 50.0).kept
+
+
 def test_latency_must_stay_below_its_bars() -> None:
     assert bars.swift("HTTP", 99.9).kept
     assert not bars.swift("HTTP", 100.0).kept

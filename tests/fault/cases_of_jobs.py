@@ -9,6 +9,7 @@ from typing import Any, Final
 from orchestrix.domain.jobs import CANCELLED, SUCCEEDED
 from tests.fault.crashing import At
 from tests.fault.crashing_jobs import JobRig
+from tests.fault.executor_deaths import caller_dies, reporter_dies
 from tests.fault.job_deaths import (
     burial_dies,
     canceller_dies,
@@ -52,7 +53,7 @@ class Case:
             await self.script(rig, At(point, self.passage or 1 + turn % self.most))
             await rig.all_well(self.state, self.attempts)
         finally:
-            rig.processes.close()
+            rig.close()
 
 
 JOB_CASES: Final[dict[str, Case]] = {
@@ -84,6 +85,14 @@ JOB_CASES: Final[dict[str, Case]] = {
     "jobs.cancel.after_commit": Case(canceller_dies, state=CANCELLED),
     "jobs.retry.before_commit": Case(retrier_dies, attempts=2),
     "jobs.retry.after_commit": Case(retrier_dies, attempts=2),
+    "jobs.call.before_call": Case(caller_dies),
+    "jobs.call.after_answer": Case(caller_dies),
+    "jobs.report.after_declare": Case(caller_dies),
+    "jobs.report.after_declare elsewhere": Case(reporter_dies, pair=True),
+    "jobs.report.before_notice": Case(caller_dies),
+    "jobs.report.before_notice elsewhere": Case(reporter_dies, pair=True),
+    "jobs.report.before_answer": Case(caller_dies, most=3),
+    "jobs.report.before_answer elsewhere": Case(reporter_dies, most=3, pair=True),
     "jobs.rescue.before_commit timed_out": Case(timed_out_rescue_dies, attempts=3),
     "jobs.rescue.before_commit silent": Case(silent_sweep_dies, attempts=3),
     "jobs.rescue.before_commit orphans": Case(heir_dies),

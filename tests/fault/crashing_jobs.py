@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,14 +20,18 @@ from sqlalchemy.pool import NullPool
 
 from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.domain.jobs import FINAL, RUNNING, SUCCEEDED
+from orchestrix.persistence.engine import Database
 from tests import tally
 from tests.acceptance.system import Client, System
+from tests.conformance.store.test_jobs import inserted, pending
 from tests.fault import job_ledger, numbered
 from tests.fault.crashing import At
 from tests.processes import Process, Processes
-from tests.support import eventually
+from tests.servers.run import Run
+from tests.support import eventually, free_port
 from tests.taps import ready
 
+EXECUTING: Final = Path(__file__).with_name("executing.py")
 JOBS: Final = 4
 MOST: Final = 40
 RETRIES: Final = 2
@@ -55,6 +61,9 @@ OF_JOBS: Final = (
     "workers",
     "idempotency_keys",
     "dead_letters",
+    "job_registry",
+    "registry_removed",
+    "job_group",
 )
 
 
@@ -92,6 +101,9 @@ class JobRig(System):
     """After so many seconds a worker counts as gone."""
     rounds: int = 0
     wishes: list[Wish] = field(default_factory=list)
+    run: Run | None = None
+    """By what executors are started."""
+    executors: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__(self.spawn(self.home), self.home, self.ground.database_url, self.ground.broker_url)
@@ -101,7 +113,8 @@ class JobRig(System):
         self.rounds += 1
         self.folder = self.home / f"{self.ground.name}-{self.rounds}"
         self.folder.mkdir()
-        shutil.copy(Path(numbered.__file__), self.folder)
+        for module in (numbered.__file__, EXECUTING):
+            shutil.copy(Path(module), self.folder)
         self.processes = self.spawn(self.folder)
         self.wishes, self.silent = [], SILENT
         await self.sql(*(f"DELETE FROM {table}" for table in OF_JOBS))
@@ -121,6 +134,40 @@ class JobRig(System):
     def armed_node(self, at: At) -> tuple[Process, str]:
         """A node that is to die."""
         return self.node(port=None, **at.env)
+
+    def close(self) -> None:
+        """Ends all of its processes."""
+        self.processes.close()
+        for process in self.executors:
+            process.kill9()
+        self.executors.clear()
+
+    async def executor(self, group: str, admins: Sequence[str]) -> Process:
+        """An executor of the library that the group has."""
+        assert self.run is not None, "it is started by that"
+        address = f"http://127.0.0.1:{free_port()}"
+        command = (sys.executable, EXECUTING.name, group, address, ",".join(admins))
+        log = self.folder / "executor.log"
+        process = Process(self.run, "executor", command, {"PATH": os.environ["PATH"]}, self.folder, log)
+        self.executors.append(process)
+
+        async def listed() -> bool:
+            assert process.returncode is None, process.log_tail()
+            found = await self.sql(f"SELECT address_list FROM job_group WHERE app_name = '{group}'")
+            return found == [(address,)]
+
+        await eventually(listed, deadline=20, every=0.05, message="the group has the executor")
+        return process
+
+    async def wish_of_group(self, group: str, handler: str = "count") -> None:
+        """A job for the group."""
+        database = Database(self.database_url)
+        try:
+            routed = {"queue": None, "executor_group": group, "routing": "FIRST"}
+            [job] = await inserted(database, pending(database, **routed, handler=handler, retries=RETRIES))
+        finally:
+            await database.close()
+        self.wishes.append(Wish(job.id, {}, job.id))
 
     async def leader(self, at: At | None = None) -> tuple[Process, Client]:
         """The same, which leads besides."""

@@ -10,6 +10,7 @@ from orchestrix import clock
 from orchestrix.domain.schedules import Overlap
 from orchestrix.errors import ConflictError, Invalid, NotFound, RetryableError
 from orchestrix.jobs.submission import JobRequest
+from orchestrix.saga.job_targets import JobTarget
 from orchestrix.schedules.service import ScheduleRequester
 from orchestrix.testing.simulation.virtual_time import ProcessKilled, elapse
 from tests.simulation.hands import QUEUE
@@ -71,7 +72,7 @@ class Clerk:
             unwanted = self._dice.choice(self._realm.submitted)
             await self._done(member, member.node.jobs.canceller.cancel(unwanted, "unwanted", "clerk"))
             return
-        order = JobRequest(QUEUE, "report", retries=8, timeout_ms=self._time_ms)
+        order = JobRequest(JobTarget(QUEUE), "report", retries=8, timeout_ms=self._time_ms)
         job = await self._done(member, member.node.jobs.submitter.submit(order))
         if job is not None:
             self._realm.submitted.append(job.id)

@@ -19,8 +19,8 @@ from orchestrix.saga.definition import (
     Saga,
     Step,
 )
-from orchestrix.saga.former_changes import completed
 from orchestrix.saga.state import Instance, StateChange
+from orchestrix.saga.versions.former_changes import completed
 
 _UNDOING: Final = (COMPENSATING, COMPENSATION_FAILED, FAILED)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
+from orchestrix.api.jobs.targets import QUEUE_OR_GROUP, Group, RoutingBody
 from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
 from orchestrix.api.traces.links import LINKS_ABOUT, TRACE_ID, Links, LinkTemplates, is_absent, trace_id_of
-from orchestrix.api.values import INTEGRAL, NAME_ABOUT, QUEUE_SCHEMA, Name, QueueName, Span, asked
+from orchestrix.api.values import INTEGRAL, NAME_ABOUT, Name, QueueName, Span, asked
 from orchestrix.domain.jobs import PENDING, RETRIES_LIMIT, JobAttempt, JobRow
+from orchestrix.saga.job_targets import TARGET_COLUMNS, BroadcastEnd, JobTarget, Strategy
 
 HISTORY_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12"
 State = Literal["PENDING", "DISPATCHED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"]
@@ -25,7 +27,7 @@ class NewJob(BaseModel):
     """A job to be done."""
 
     model_config = asked(
-        {"required": ["handler", "queue"]},
+        {"required": ["handler"], **QUEUE_OR_GROUP},
         queue="reports",
         handler="monthly",
         payload={"month": 3},
@@ -33,25 +35,18 @@ class NewJob(BaseModel):
         retries=2,
     )
 
-    queue: Annotated[QueueName | None, WithJsonSchema(QUEUE_SCHEMA)] = Field(None, description="Whose workers do it.")
+    queue: QueueName | None = Field(None, description="Whose workers do it. Either this or `group`.")
     handler: Name = Field(description=f"Which of their functions. {NAME_ABOUT}")
     payload: dict[str, Any] = Field(default_factory=dict, description="What the function gets: an object.")
     timeout: Span | None = Field(
         None,
-        description="The time that each attempt has to be started, and then again to be done; without it, any time.",
+        description="The time that each attempt has to be started, and then again to be done. Without it any time, and "
+        "one hour where the job is for a group.",
     )
     retries: Retries = Field(0, description="How many more attempts may follow one that fails.")
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
-    group: NotYet = Field(None, description="A group of executors; not yet.")
-    routing: NotYet = Field(None, description="How one of the group is chosen; not yet.")
-
-    @model_validator(mode="after")
-    def _of_a_queue(self) -> NewJob:
-        if self.group is not None or self.routing is not None:
-            raise ValueError("must have no group and no routing, which are not served yet: name the queue of a worker")
-        if self.queue is None:
-            raise ValueError("must name a queue")
-        return self
+    group: Group | None = Field(None, description="The app whose executors do it. Either this or `queue`.")
+    routing: RoutingBody | None = Field(None, description="How one of the group's executors is picked.")
 
 
 class JobQuery(Paging):
@@ -59,6 +54,11 @@ class JobQuery(Paging):
 
     state: tuple[State, ...] = Field((), description="Only these states. May be repeated.")
     queue: Text | None = Field(None, description="Only those for the workers of this queue.")
+    group: NameText | None = Field(None, description="Only those for the executors of this app.")
+    parent_id: Text | None = Field(
+        None,
+        description="Only the parts of this broadcast. Without it, a list shows broadcasts and none of their parts.",
+    )
     handler: Text | None = Field(None, description="Only those of this handler.")
     created_by: NameText | None = Field(None, description="Only what this person asked for.")
     schedule_id: Text | None = Field(None, description="Only the runs of this schedule.")
@@ -81,14 +81,37 @@ def links_of(job: JobRow, templates: LinkTemplates) -> Links | None:
     return templates.of(job.correlation_id, trace_id_of(job.traceparent))
 
 
+class RoutingView(Answer):
+    """How the executor of a job is picked."""
+
+    strategy: Strategy = Field(examples=["CONSISTENT_HASH"])
+    key: str | None = Field(examples=["customer-17"], description="The key that was asked for.")
+    address: str | None = Field(examples=[None], description="The executor that was asked for.")
+    end: BroadcastEnd | None = Field(examples=[None], description="When a broadcast has succeeded.")
+
+    @classmethod
+    def made(cls, columns: Mapping[str, Any]) -> RoutingView | None:
+        """That of a job with these columns, if it is for a group."""
+        routing = JobTarget.of(columns).routing
+        return None if routing is None else cls.of(routing)
+
+
 class JobSummary(Answer):
     """One job by itself."""
 
     id: Id
     queue: str | None = Field(examples=["reports"], description="Null where it is for a group.")
-    executor_group: str | None = Field(alias="group", examples=[None], description="The group of its executors.")
-    routing: str | None = Field(examples=[None], description="How the executor is picked.")
+    executor_group: str | None = Field(
+        alias="group", examples=[None], description="The app whose executors do it. Null where it is for a queue."
+    )
+    routing: RoutingView | None = Field(
+        examples=[None], description="How its executor is picked. Null where it is for a queue."
+    )
     address: str | None = Field(examples=[None], description="The executor that its present or last attempt is for.")
+    called_at: OptionalTime = Field(examples=[None], description="When that executor was given the attempt.")
+    parent_id: OptionalId = Field(examples=[None], description="The broadcast that it is a part of.")
+    shard_index: int | None = Field(examples=[None], description="Of a part of a broadcast: the index of its shard.")
+    shard_total: int | None = Field(examples=[None], description="Of a part of a broadcast: how many shards there are.")
     handler: str = Field(examples=["monthly"])
     state: State = Field(examples=["RUNNING"])
     ownership: str | None = Field(examples=["OWNED"], description="How it stands with the node that listens to it.")
@@ -130,7 +153,12 @@ class JobSummary(Answer):
     def made(cls, job: JobRow, *, done: bool = False, **more: Any) -> Self:
         """The job, and whether its log is `done`. What a lost attempt had done is no progress of the next one."""
         progress = None if job.state == PENDING else job.progress
-        more = {"progress": progress, "trace_id": trace_id_of(job.traceparent), **more}
+        more = {
+            "progress": progress,
+            "trace_id": trace_id_of(job.traceparent),
+            "routing": RoutingView.made({name: getattr(job, name) for name in TARGET_COLUMNS}),
+            **more,
+        }
         return cls.of(job, logs_complete=done, log_cut=bool(job.log_cut), **more)
 
 
@@ -147,6 +175,8 @@ class AttemptBody(Answer):
     attempt: int
     state: str = Field(examples=["RUNNING"])
     worker_id: str | None = Field(examples=["worker-1-7b1f0c9f"])
+    address: str | None = Field(examples=[None], description="The executor that it was given to.")
+    called_at: OptionalTime = Field(examples=[None], description="When that executor was given it.")
     error: Any
     dispatched_at: Time
     started_at: OptionalTime

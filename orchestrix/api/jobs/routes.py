@@ -33,13 +33,14 @@ from orchestrix.api.jobs.models import (
     NewJob,
     links_of,
 )
+from orchestrix.api.jobs.targets import target_of
 from orchestrix.api.operations import Call, Operations
-from orchestrix.api.problems import Problem, as_sentence, not_found
+from orchestrix.api.problems import Problem, as_sentence, invalid_body, not_found
 from orchestrix.api.traces.links import trace_id_of
 from orchestrix.api.traces.server_span import about_job
 from orchestrix.api.values import NO_REASON, OptionalReason, RequiredReason, milliseconds
 from orchestrix.broker.topology import dispatch_queue
-from orchestrix.domain.job_diagnosis import DiagnosisContext, may_wait, waits_for
+from orchestrix.domain.job_diagnosis import DiagnosisContext, SilenceLimits, may_wait, waits_for
 from orchestrix.domain.job_retry import is_retried
 from orchestrix.domain.jobs import DISPATCHED, JobRow
 from orchestrix.engine.broker_status import COUNT_TTL_S
@@ -53,6 +54,7 @@ from orchestrix.persistence.audit import AuditFilter, AuditRow
 from orchestrix.persistence.engine import Connection
 from orchestrix.persistence.jobs import job_queues, jobs
 from orchestrix.persistence.jobs.job_logs import complete
+from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
 from orchestrix.persistence.jobs.jobs import JobFilter
 from orchestrix.telemetry import tracing
 
@@ -60,12 +62,20 @@ ACTIONS_LIMIT: Final = 1000
 """Cancels or retries of all jobs among which that of one is looked for."""
 ORDER: Final = "-createdAt job"
 ONE: Final = "/jobs/{job}"
+UPGRADED_SOON: Final = {"Retry-After": "30"}
+"""A node that is stopped or dead is not alive any more by then."""
 
 
 def _refusal(error: Exception, wanted: object) -> Problem | None:
-    if isinstance(error, RefusedAction):
-        return Problem("illegal_transition", as_sentence(error), allowed=list(error.allowed))
-    return None
+    match error:
+        case RefusedAction():
+            return Problem("illegal_transition", as_sentence(error), allowed=list(error.allowed))
+        case UnknownGroup():
+            return invalid_body([{"pointer": "/group", "detail": str(error)}])
+        case MixedVersions():
+            return Problem("mixed_versions", as_sentence(error), headers=UPGRADED_SOON)
+        case _:
+            return None
 
 
 operations = Operations("jobs", refusal=_refusal)
@@ -80,16 +90,16 @@ def job_id(call: Call) -> str:
         raise not_found(f"job {text[:60]!r}") from None
 
 
-@operations.post("/jobs", status=201, headers=START_HEADERS)
+@operations.post("/jobs", status=201, headers=START_HEADERS, problems=("mixed_versions",))
 async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
     """Submit a job.
 
-    It is committed when the answer comes; a worker of its queue gets it soon after.
+    It is committed when the answer comes. A worker of its queue, or an executor of its group, gets it soon after. The
+    group must be there: else 422.
     """
-    assert new.queue is not None, "the model has seen to that"
     context = tracing.current_context()
     wanted = JobRequest(
-        queue=new.queue,
+        target=target_of(new.queue, new.group, new.routing),
         handler=new.handler,
         payload=new.payload,
         retries=new.retries,
@@ -115,11 +125,15 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
 async def list_jobs(call: Call, query: JobQuery) -> JobPage:
     """List jobs.
 
-    The newest first. Each with what it waits for, if it does not continue though it should.
+    The newest first. Each with what it waits for, if it does not continue though it should. Parts of broadcasts are
+    shown only with their `parentId`.
     """
     wanted = JobFilter(
         states=tuple(dict.fromkeys(query.state)),
         queue=query.queue,
+        group=query.group,
+        parent_id=query.parent_id,
+        parts=query.parent_id is not None,
         handler=query.handler,
         created_by=query.created_by,
         schedule_id=query.schedule_id,
@@ -229,8 +243,8 @@ async def retry_job(call: Call, wanted: str, why: OptionalReason) -> JobSummary:
 
 async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:
     """The queues of those jobs that have no order in them. The broker is asked, with no connection to the database."""
-    now, limit = call.context.database.now(), call.context.silent
-    waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limit)]
+    now, limits = call.context.database.now(), _limits(call)
+    waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limits.of(job))]
     sent = {dispatch_queue(job.queue): job.queue for job in waiting if job.queue is not None}
     return [sent[name] for name in await call.context.broker_status.empty(sent, max_age_s=COUNT_TTL_S)]
 
@@ -248,5 +262,10 @@ async def _around(
     call: Call, connection: Connection, found: Sequence[JobRow], empty: Sequence[str]
 ) -> dict[str, DiagnosisContext]:
     """What is known around those of the jobs that may wait."""
-    waiting = [job for job in found if may_wait(job, connection.now(), call.context.silent)]
-    return await job_queues.diagnosis_context(connection, waiting, call.context.silent, empty)
+    limits = _limits(call)
+    waiting = [job for job in found if may_wait(job, connection.now(), limits.of(job))]
+    return await job_queues.diagnosis_context(connection, waiting, limits, empty)
+
+
+def _limits(call: Call) -> SilenceLimits:
+    return SilenceLimits(call.context.silent, call.context.registry.settings.dead)

@@ -19,15 +19,17 @@ from orchestrix.cli.interruptible_sleep import pause
 from orchestrix.cli.saga_watch import RECONNECT_TIMEOUT_S, STREAM_IDLE_TIMEOUT_S
 from orchestrix.cli.sse import ServerSentEvent, events
 from orchestrix.cli.syntax.parsing import uuid
-from orchestrix.errors import Unavailable
+from orchestrix.errors import Invalid, Unavailable
 
 _PATH = "/jobs"
+_ROUTING = ("routing", "key", "address", "end")
 ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"})
 POLL_INTERVAL_S = 0.5
 
 
 def submit(arguments: argparse.Namespace) -> int:
     """`jobs submit`; with `--wait` or `--follow` answers 1 if it did not succeed, 6 if it has not ended."""
+    _refuse_unfit(arguments)
     job = answer(arguments)
     if arguments.wait is None and not arguments.follow:
         return shown(arguments, job)
@@ -46,6 +48,26 @@ def submit(arguments: argparse.Namespace) -> int:
     )
     exit_codes.warn(f"still {job['state']} after {arguments.wait:g} s: {texts}", "error")
     return exit_codes.NOT_ENDED
+
+
+def _refuse_unfit(arguments: argparse.Namespace) -> None:
+    """Raises `Invalid` for options that do not go together."""
+    routing = [f"--{name}" for name in _ROUTING if getattr(arguments, name) is not None]
+    if arguments.group is None:
+        if routing:
+            are = "is" if len(routing) == 1 else "are"
+            raise Invalid(f"{' and '.join(routing)} {are} for executors: name their app with --group")
+        return
+    if arguments.queue is not None:
+        given = f"{arguments.handler} {arguments.queue}"
+        raise Invalid(f"--group takes the place of QUEUE: give a HANDLER alone, not {given}")
+    from orchestrix.saga.job_targets import BroadcastEnd, Routing, Strategy
+
+    end = None if arguments.end is None else BroadcastEnd(arguments.end)
+    strategy = Strategy(arguments.routing or Strategy.ROUND_ROBIN)
+    for field, what in Routing(strategy, arguments.key, arguments.address, end).faults():
+        told = what.replace(" strategy ", " --routing ").replace(" write ", " use --routing ")
+        raise Invalid(f"--{field} {told}")
 
 
 def list_all(arguments: argparse.Namespace) -> int:

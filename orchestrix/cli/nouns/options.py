@@ -10,6 +10,19 @@ from orchestrix.cli.syntax.parsing import whole
 RETRIES: Final = 0, 1000
 LIMITS: Final = 1, 200
 VERSIONS: Final = 1, 2**31 - 1
+STRATEGIES: Final = (
+    "FIRST",
+    "LAST",
+    "ROUND_ROBIN",
+    "RANDOM",
+    "CONSISTENT_HASH",
+    "FAILOVER",
+    "SHARDING_BROADCAST",
+    "LEAST_LOADED",
+    "WEIGHTED",
+    "ADDRESS",
+)
+"""How an executor of a group is picked."""
 
 LIMIT = option("--limit", "how many at once, at most 200", "N", "?limit", type=whole(*LIMITS))
 CURSOR = option("--cursor", "go on where a list ended", "CURSOR", "?cursor")

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.nouns.options import PAGE, REASON
+from orchestrix.cli.nouns.options import PAGE, REASON, STRATEGIES
 from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, ShellCommand, option
 from orchestrix.cli.syntax.parsing import whole
 
-STRATEGIES: Final = (
-    "FIRST",
-    "LAST",
-    "ROUND_ROBIN",
-    "RANDOM",
-    "CONSISTENT_HASH",
-    "FAILOVER",
-    "SHARDING_BROADCAST",
-    "LEAST_LOADED",
-    "WEIGHTED",
-    "ADDRESS",
-)
 PICKS: Final = 1, 10_000
 _ABOUT: Final = "the app, as `registry list` shows it"
 _APP = option("app", _ABOUT, "APP")

@@ -14,7 +14,8 @@ class Option(NamedTuple):
     """One argument of a command.
 
     `to` is where its value goes: `?name` to the query, `name` or `outer.name` to the body, nothing for what the command
-    reads itself. `read` makes of the text and the flag what is sent. `more` is for argparse.
+    reads itself. `read` makes of the text and the flag what is sent. `more` is for argparse. A positional argument
+    may be left out where the line has the option `unless`.
     """
 
     flags: tuple[str, ...]
@@ -22,6 +23,7 @@ class Option(NamedTuple):
     to: str
     read: Callable[[str, str], Any] | None
     more: Mapping[str, Any]
+    unless: str = ""
 
     @property
     def dest(self) -> str:
@@ -58,7 +60,7 @@ class ShellCommand(NamedTuple):
     `request` is the method and path of the call, and `view` how the answer is shown: the columns of its items, a
     function of `views`, or nothing for one name and value a line. `keyed` says that each call has a key of
     its own by which it is done once. `question` is asked on a terminal before what cannot be undone. `example` is a
-    line to type, without the program's name.
+    line to type, or several, without the program's name.
     """
 
     name: str
@@ -93,12 +95,13 @@ def option(
     metavar: str | None = None,
     to: str = "",
     read: Callable[[str, str], Any] | None = None,
+    unless: str = "",
     **more: Any,
 ) -> Option:
     """An option: `flags` are its names, separated by blanks; without a hyphen it is a positional argument."""
     if metavar is not None:
         more["metavar"] = metavar
-    return Option(tuple(flags.split()), about, to, read, more)
+    return Option(tuple(flags.split()), about, to, read, more, unless)
 
 
 def switch(flags: str, about: str, to: str = "") -> Option:

@@ -107,24 +107,38 @@ def add_commands(
         if isinstance(entry, CommandGroup):
             add_commands(made, entry.commands, words)
         else:
-            _add_options(made, entry)
+            _add_options(made, entry, words or ())
 
 
 def _epilog(entry: CommandGroup | ShellCommand) -> str:
-    return EXIT_CODES if isinstance(entry, CommandGroup) else f"example:\n  orchestrix {entry.example}\n\n{EXIT_CODES}"
+    if isinstance(entry, CommandGroup):
+        return EXIT_CODES
+    lines = [f"  orchestrix {line}" for line in entry.example.splitlines()]
+    return "\n".join([f"example{'s' * (len(lines) > 1)}:", *lines, "", EXIT_CODES])
 
 
-def _add_options(made: argparse.ArgumentParser, command: ShellCommand) -> None:
+def _add_options(made: argparse.ArgumentParser, command: ShellCommand, words: Collection[str]) -> None:
     made.set_defaults(run=functools.partial(_run, command), **command.fixed)
     made.add_argument(*CONFIG.flags, help=CONFIG.about, default=argparse.SUPPRESS, **CONFIG.more)
     also = (*((KEY,) if command.keyed else ()), *((YES,) if command.question else ()))
-    for entry in (*command.options, *also, *(CLIENT if command.client else ())):
+    options = [_left_out(one, words) for one in command.options]
+    # One that is left out takes the last word, if there is one too many: the command can say what is wrong with it.
+    options.sort(key=lambda one: isinstance(one, Option) and one.more.get("nargs") == "?" and bool(one.unless))
+    for entry in (*options, *also, *(CLIENT if command.client else ())):
         if isinstance(entry, OneOf):
             chosen = made.add_mutually_exclusive_group(required=entry.required)
             for one in entry.options:
                 _add(chosen, one)
         else:
             _add(made, entry)
+
+
+def _left_out(one: Option | OneOf, words: Collection[str]) -> Option | OneOf:
+    """The option, which need not be given where the line has the one that takes its place."""
+    if isinstance(one, OneOf) or not one.unless:
+        return one
+    there = any(word.partition("=")[0] == one.unless for word in words)
+    return one._replace(more={**one.more, "nargs": "?"}) if there else one
 
 
 def _add(parser: Any, one: Option) -> None:

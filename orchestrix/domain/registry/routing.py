@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Final
 
 from orchestrix.errors import Invalid, RetryableError
+from orchestrix.saga.job_targets import Strategy as Strategy
 
 _SHOWN_KEY_CHARS: Final = 60
 _SHOWN_ADDRESSES: Final = 20
@@ -25,21 +25,6 @@ class NoExecutors(RetryableError):
 
 class UnknownExecutor(Invalid):
     """The named address is none of the group's executors. The message says which there are."""
-
-
-class Strategy(StrEnum):
-    """How executors are picked."""
-
-    FIRST = "FIRST"
-    LAST = "LAST"
-    ROUND_ROBIN = "ROUND_ROBIN"
-    RANDOM = "RANDOM"
-    CONSISTENT_HASH = "CONSISTENT_HASH"
-    FAILOVER = "FAILOVER"
-    SHARDING_BROADCAST = "SHARDING_BROADCAST"
-    LEAST_LOADED = "LEAST_LOADED"
-    WEIGHTED = "WEIGHTED"
-    ADDRESS = "ADDRESS"
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,9 +91,8 @@ class StuckSagas:
         return [one for page in pages for one in page]
 
     async def _empty_job_queues(self, saga: Saga) -> list[str]:
-        jobs = {
-            dispatch_queue(order.job.queue): order.job.queue for order in _all_orders(saga) if order.job is not None
-        }
+        queues = [job.queue for order in _all_orders(saga) if (job := order.job) is not None and job.group is None]
+        jobs = {dispatch_queue(queue): queue for queue in queues}
         return [jobs[queue] for queue in await self._broker_status.empty(jobs, max_age_s=COUNT_TTL_S)]
 
     def _waiting_for_broker(self, saga: Saga) -> list[str]:

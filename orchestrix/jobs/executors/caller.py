@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import Final
 
-from orchestrix import clock
+from orchestrix import clock, crash
 from orchestrix.domain import jobs as job_rules
+from orchestrix.domain.job_broadcasts import routed
 from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
 from orchestrix.domain.registry import executor_calls as rules
 from orchestrix.domain.registry.callbacks import callbacks_for
@@ -18,6 +20,8 @@ from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Nex
 from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
 from orchestrix.errors import ConflictError, NotFound, RetryableError
 from orchestrix.jobs import spans, step_results
+from orchestrix.jobs.broadcasts.routing import for_children
+from orchestrix.jobs.executors import call_spans
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
 from orchestrix.jobs.executors.ended_attempts import EndedAttempts
 from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
@@ -51,22 +55,19 @@ class _Call:
     taken: bool = False
     next_at: float = 0.0
     denied: bool = False
-    instance: str | None = None
-    """The process that was last known at its address."""
     cancelled: bool = False
     """Whether the executor was asked once to stop."""
     ended: bool = False
     """Whether this node has ended it."""
+    asked_for: datetime | None = None
+    """When the process registered that was asked because of that."""
     task: asyncio.Task[None] | None = None
 
     def follow(self, found: OwnedAttempt) -> None:
         """Takes over what was read of it now. Where another process has its address, that is asked at once."""
-        if found.address != self.attempt.address:
-            self.instance = None
         self.attempt = found
-        if rules.is_restarted(self.instance, found.instance):
-            self.next_at = 0.0
-        self.instance = found.instance or self.instance
+        if found.registered_at != self.asked_for and rules.is_restarted(found.called_at, found.registered_at):
+            self.next_at, self.asked_for = 0.0, found.registered_at
 
 
 class ExecutorCaller:
@@ -74,8 +75,9 @@ class ExecutorCaller:
 
     Where an attempt is called is stored first, by compare-and-set on owner, epoch and attempt; the call follows. So
     whoever owns the job afterwards calls the same address with the same history id, which begins nothing twice.
-    `consume` makes the queues of a job and begins to read them: the reports of its executor have somewhere to go.
-    `listens` says whether reports can arrive now.
+    The queues of a job are declared by its first report, of which this node is notified. Where that notification can
+    have gone to another owner, or is lost, `consume` makes them and begins to read them once the executor is known to
+    have the attempt. `listens` says whether reports can arrive now; `on_end` is called when a job has ended here.
     """
 
     def __init__(
@@ -90,16 +92,26 @@ class ExecutorCaller:
         on_change: Callable[[Iterable[str]], None],
         sent: Callable[[], None],
         wake: WakeSignal | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._database, self._node, self._client, self._pick = database, node, calls.client, calls.pick
+        self._database, self._node, self._client = database, node, calls.client
+        self._pick = for_children(calls.pick)
         self._timings, self._callbacks = calls.timings, calls.callbacks
         self._consume, self._listens = consume, listens
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
+        self._on_end = on_end
         self._calls: dict[tuple[str, int], _Call] = {}
+        self._heard: set[str] = set()
+        """Attempts whose executors have given a sign of life that is not noted yet."""
         self._listening_since = self._polled_at = clock.monotonic()
         self._ended = EndedAttempts(database, calls.client)
         self._wake = wake or WakeSignal()
         self._loop = Loop("executor calls", self._round)
+
+    @property
+    def job_ids(self) -> set[str]:
+        """The jobs whose attempts it calls executors for, or follows."""
+        return {call.attempt.job_id for call in self._calls.values()}
 
     def wake(self) -> None:
         """This node may own an attempt that is not called yet, or that is to be stopped."""
@@ -125,6 +137,7 @@ class ExecutorCaller:
 
     async def run_once(self) -> None:
         """Polls once, and begins what is to be done."""
+        await self._note_heard()
         async with self._database.read() as connection:
             found = await executor_jobs.owned(connection, self._node, ATTEMPTS_LIMIT)
         now = clock.monotonic()
@@ -166,16 +179,19 @@ class ExecutorCaller:
             call.next_at = clock.monotonic() + POLL_INTERVAL_S
         finally:
             call.task = None
+            if call.moves and call.next_at <= clock.monotonic():  # the next executor need not wait for a poll
+                self._wake.set()
 
     async def _call(self, call: _Call) -> None:
         one = call.attempt
         urls = await self._callbacks()
-        await self._consume(one.job_id, one.owner_epoch)
         given = await self._database.run(lambda tx: self._give(tx, call))
         if given is None or given.address is None:
             return
-        result = await self._run(given, urls)
-        step = rules.next_step(str(given.routing), call.state, result.answer)
+        crash.point("jobs.call.before_call")
+        result = await self._run(given, urls, again=call.state.unsure or call.state.calls > 0)
+        crash.point("jobs.call.after_answer")
+        step, unsure = rules.next_step(str(given.routing), call.state, result.answer), call.state.unsure
         call.state = call.state.called(result.answer)
         if step is Next.END:
             refused = result.answer is CallAnswer.REFUSED
@@ -183,7 +199,9 @@ class ExecutorCaller:
             await self._end(call, ending)
         elif step is Next.FOLLOW:
             call.taken, call.next_at = True, clock.monotonic() + self._timings.probe
-            await self._note(one.history_id)
+            self._heard.add(one.history_id)
+            if unsure:  # it may have reported already, and another owner was notified
+                await self._consume(one.job_id, one.owner_epoch)
         else:
             self._repeat(call, given.address, step, result.answer)
 
@@ -200,9 +218,10 @@ class ExecutorCaller:
         pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
         call.next_at = clock.monotonic() + pause
 
-    async def _run(self, job: JobRow, urls: Sequence[str]) -> CallResult:
+    async def _run(self, job: JobRow, urls: Sequence[str], *, again: bool) -> CallResult:
         key, history_id = await installation.report_key(self._database), str(job.history_id)
-        address, (traceparent, tracestate) = str(job.address), spans.trace_of(job)
+        address, span = str(job.address), call_spans.begin_run(job, again=again)
+        traceparent, tracestate = span.context or (None, None)
         run = ExecutorRun(
             address=address,
             group=str(job.executor_group),
@@ -220,13 +239,16 @@ class ExecutorCaller:
             shard_index=job.shard_index,
             shard_total=job.shard_total,
         )
-        return await self._client.run(run)
+        result = await self._client.run(run)
+        call_spans.end_run(span, result)
+        return result
 
     async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
         """The job with its payload, whose address is stored; None where no executor is to be called."""
-        job = await executor_jobs.lock_own(tx, self._node, call.attempt)
-        if job is None:
+        found = await executor_jobs.lock_own(tx, self._node, call.attempt)
+        if found is None:
             return None
+        job = routed(found)
         if job.address is None or call.moves:
             picked = await self._picked(tx, job, call)
             if not isinstance(picked, str):
@@ -236,7 +258,8 @@ class ExecutorCaller:
             given = rules.called(job, picked, self._database.now())
             await executor_jobs.give(tx, job, given)
             call.state, call.moves, job = replace(call.state, unsure=False), False, given
-        return replace(job, payload=(await jobs.payloads(tx, [job.id])).get(job.id))
+        source = job.parent_id or job.id
+        return replace(job, payload=(await jobs.payloads(tx, [source])).get(source))
 
     async def _picked(self, tx: Transaction, job: JobRow, call: _Call) -> str | AttemptEnding | None:
         """The address to call; how the attempt ends where there is none, None where it is to be tried again later."""
@@ -263,9 +286,13 @@ class ExecutorCaller:
             job = await jobs.get(connection, one.job_id)
         if job is None or one.address is None:
             return
+        span = call_spans.begin_probe(job, one.address)
         has = await self._client.has(one.address, str(job.executor_group), one.history_id)
+        if has is False:
+            call_spans.end_denied(span)
         if has:
-            await self._note(one.history_id)
+            self._heard.add(one.history_id)
+            await self._consume(one.job_id, one.owner_epoch)
         elif has is False and call.denied:
             await self._end(call, rules.lost(one.address, "does not have this attempt: it was restarted"))
         elif has is False:
@@ -274,20 +301,28 @@ class ExecutorCaller:
 
     async def _cancel(self, call: _Call, reason: str) -> None:
         """Asks it to stop, and whether it still has the attempt: one that was restarted takes the request, too."""
-        call.cancelled = True
-        await self._stop_run(call.attempt, reason)
+        again, call.cancelled = call.cancelled, True
+        await self._stop_run(call.attempt, reason, again=again)
         await self._probe(call)
         call.next_at = min(call.next_at, clock.monotonic() + CANCEL_INTERVAL_S)
 
-    async def _stop_run(self, one: OwnedAttempt, reason: str) -> None:
+    async def _stop_run(self, one: OwnedAttempt, reason: str, *, again: bool = False) -> None:
         async with self._database.read() as connection:
             job = await jobs.get(connection, one.job_id)
         if job is not None and one.address is not None:
-            await self._client.cancel(one.address, str(job.executor_group), one.job_id, one.history_id, reason)
+            await call_spans.cancel(self._client, job, one.address, one.history_id, reason, again=again)
 
-    async def _note(self, history_id: str) -> None:
+    async def _note_heard(self) -> None:
+        """Notes all signs of life since the last poll."""
+        noted, self._heard = self._heard, set()
+        if not noted:
+            return
         now = self._database.now()
-        await self._database.run(lambda tx: executor_jobs.heard(tx, [history_id], now))
+        try:
+            await self._database.run(lambda tx: executor_jobs.heard(tx, sorted(noted), now))
+        except BaseException:
+            self._heard |= noted
+            raise
 
     async def _end(self, call: _Call, ending: AttemptEnding) -> None:
         one = call.attempt
@@ -297,7 +332,7 @@ class ExecutorCaller:
             await self._stop_run(one, str(ending.error.get("message")))
 
     async def _write_end(self, tx: Transaction, one: OwnedAttempt, ending: AttemptEnding) -> JobTransition | None:
-        job = (await jobs.lock(tx, [one.job_id])).get(one.job_id)
+        job = (await jobs.lock_with_parents(tx, [one.job_id])).get(one.job_id)
         expected = (self._node, one.owner_epoch, one.history_id)
         if job is None or not job.live or (job.owner, job.owner_epoch, job.history_id) != expected:
             return None
@@ -307,13 +342,16 @@ class ExecutorCaller:
         moved = job_rules.ended(job, ending, self._database.now(), clock.uniform(0, 1))
         [moved] = spans.end_attempts(tx, [job], [moved])
         tried = [moved.attempt] if moved.attempt is not None else []
-        if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
+        stored = await step_results.store_with_results(tx, [(job.version, moved.job)], tried)
+        if stored.results:
             tx.then(self._sent)
         message = str(ending.error.get("message"))
-        tx.then(lambda: self._announce(job.id, message))
+        tx.then(lambda: self._announce(moved.job, message, stored.broadcasts))
         return moved
 
-    def _announce(self, job_id: str, message: str) -> None:
-        log.warning("an attempt of job %s has ended: %s", job_id, message)
-        self._on_change([job_id])
+    def _announce(self, job: JobRow, message: str, broadcasts: Sequence[JobRow]) -> None:
+        log.warning("an attempt of job %s has ended: %s", job.id, message)
+        self._on_change([job.id, *(one.id for one in broadcasts)])
         self._notify_leader()
+        if job.ended:
+            self._on_end()

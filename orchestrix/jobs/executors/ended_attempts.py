@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from orchestrix.domain.jobs import CANCELLED, LOST, TIMED_OUT, JobAttempt, JobRow
+from orchestrix.jobs.executors import call_spans
 from orchestrix.jobs.executors.port import ExecutorCallPort
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs
@@ -35,8 +36,7 @@ class EndedAttempts:
     async def _cancel(self, job: JobRow, attempt: JobAttempt) -> None:
         error = attempt.error if isinstance(attempt.error, dict) else {}
         reason = job.cancel_reason or str(error.get("message") or "the attempt is over")
-        address, group = str(attempt.address), str(job.executor_group)
-        await self._client.cancel(address, group, job.id, attempt.history_id, reason)
+        await call_spans.cancel(self._client, job, str(attempt.address), attempt.history_id, reason)
 
     async def close(self) -> None:
         """Calls no more."""

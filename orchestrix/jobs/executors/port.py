@@ -48,6 +48,8 @@ class CallResult:
 
     answer: CallAnswer
     detail: str = ""
+    status: int | None = None
+    """The status of the answer; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrix import clock
+from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, Outcome, Outgoing
 from orchestrix.broker.published_spans import carrying, with_spans
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
-from orchestrix.domain.jobs import AttemptStatus, JobRow
-from orchestrix.domain.registry.executor_reports import judge
+from orchestrix.domain.jobs import DISPATCHED, AttemptStatus, JobRow
+from orchestrix.domain.registry.executor_reports import ReportVerdict, judge
 from orchestrix.errors import Invalid, Unavailable
 from orchestrix.jobs import spans
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
 from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs import executor_jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
 from orchestrix.telemetry import conventions, messaging, tracing
 from orchestrix.telemetry.trace_context import TraceContext
@@ -27,6 +28,11 @@ STATUS: Final = "job.status"
 LOG: Final = "job.log"
 PUBLISH_TIMEOUT_S: Final = 5.0
 """Seconds until an executor is asked to send its report again later."""
+NEW_QUEUE_PAUSES_S: Final = (0.05, 0.1, 0.2)
+"""Seconds after each try to publish into queues that were just declared, but the last."""
+NEW_QUEUE_TIMEOUT_S: Final = 1.0
+"""Seconds after which it is not tried again at once."""
+NotifyOwner = Callable[[str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,14 @@ class Reported:
 class ExecutorReports:
     """Publishes reports into the job's two queues, where its owner reads them; an answer comes after the confirm.
 
-    Its look at the attempt's row is the state guard: the executor begins only after its RUNNING was answered.
+    Its look at the attempt's row is the state guard: the executor begins only after its RUNNING was answered. The first
+    report of a job declares its queues, and then `notify_owner` is called, with the owner's and the job's id.
     """
 
-    def __init__(self, database: Database, broker: Broker) -> None:
+    def __init__(self, database: Database, broker: Broker, notify_owner: NotifyOwner) -> None:
         self._database = database
         self._broker = broker
+        self._notify_owner = notify_owner
         self._key: bytes | None = None
 
     async def admits(self, history_id: str, token: str) -> bool:
@@ -60,35 +68,52 @@ class ExecutorReports:
         Raises `Unavailable` where the broker or the database is away: nothing may have been published, send all of it
         again. Raises `Invalid` for what the broker refuses.
         """
-        async with self._database.read() as connection:
-            attempt = (await jobs.histories(connection, [history_id])).get(history_id)
-            found = await jobs.of_ids(connection, [job_id])
-        job = found[0] if found else None
-        verdict = judge(job, attempt, job_id, worker_id)
-        wanted = [
-            one
-            for one in reports
-            if (verdict.open if isinstance(one.event, AttemptStatus) else verdict.takes_line(one.event.seq))
-        ]
-        if job is not None and wanted:
-            await self._publish(job, wanted)
+        job, verdict = await self._judge(job_id, history_id, worker_id)
+        wanted = _wanted(verdict, reports)
+        if job is None or not wanted:
+            return verdict.cancel
+        if (span := tracing.current_span()) is not None and span.recording:
+            span.set({**spans.attributes_of(job), conventions.WORKER_ID: worker_id})
+        first = job.state == DISPATCHED
+        left = list(wanted)
+        if not (first and job.attempt == 1):  # else it has no queues yet
+            left = await self._send(job, left)
+            if left:
+                job, verdict = await self._judge(job_id, history_id, worker_id)
+                left = _wanted(verdict, left)
+        if left and job is not None and job.channels:  # else its queues were deleted: no node reads them any more
+            await self._declare_and_send(job, left)
+            first = True
+        if first and job is not None and job.owner is not None:
+            crash.point("jobs.report.before_notice")
+            await self._notify_owner(job.owner, job.id)
+        crash.point("jobs.report.before_answer")
         return verdict.cancel
 
-    async def _publish(self, job: JobRow, wanted: Sequence[Reported]) -> None:
-        left = [_message(job, one) for one in wanted]
-        left = await self._send(job, left)
-        if not left:
-            return
+    async def _judge(self, job_id: str, history_id: str, worker_id: str) -> tuple[JobRow | None, ReportVerdict]:
         async with self._database.read() as connection:
-            now = await jobs.of_ids(connection, [job.id])
-        if not now or not now[0].channels:
-            return  # its queues were deleted with all that was in them: no node reads them any more
+            job, attempt = await executor_jobs.attempt_of(connection, job_id, history_id)
+        return job, judge(job, attempt, job_id, worker_id)
+
+    async def _declare_and_send(self, job: JobRow, left: list[Reported]) -> None:
         await self._broker.declare(job_channels(job.id))
+        crash.point("jobs.report.after_declare")
+        until = clock.monotonic() + NEW_QUEUE_TIMEOUT_S
+        for pause_s in NEW_QUEUE_PAUSES_S:  # a queue takes nothing before its replicas have agreed who leads them
+            try:
+                left = await self._send(job, left)
+            except Unavailable:
+                if clock.monotonic() > until:
+                    raise
+            if not left:
+                return
+            await asyncio.sleep(pause_s)
         if await self._send(job, left):
             raise Unavailable("the queues of the job are missing")
 
-    async def _send(self, job: JobRow, messages: Sequence[Outgoing]) -> list[Outgoing]:
+    async def _send(self, job: JobRow, reports: Sequence[Reported]) -> list[Reported]:
         """Those that no queue was there for, and all behind them: a line must not overtake another one."""
+        messages = [_message(job, one) for one in reports]
         made_by = tracing.current_context() or spans.context_of(job)
         begun = [_begin_publish(job, one, made_by) for one in messages]
         outgoing = [carrying(one, span) for one, span in zip(messages, begun, strict=True)]
@@ -97,10 +122,19 @@ class ExecutorReports:
         if first == len(results):
             return []
         if results[first].outcome is Outcome.RETURNED:
-            return list(messages[first:])
+            return list(reports[first:])
         if results[first].outcome is Outcome.REFUSED:
             raise Invalid(f"the broker refuses this report: {results[first].detail}")
         raise Unavailable(f"the broker has not confirmed the report: {results[first].detail}")
+
+
+def _wanted(verdict: ReportVerdict, reports: Sequence[Reported]) -> list[Reported]:
+    """Those of the reports that count."""
+    return [
+        one
+        for one in reports
+        if (verdict.open if isinstance(one.event, AttemptStatus) else verdict.takes_line(one.event.seq))
+    ]
 
 
 def _begin_publish(job: JobRow, message: Outgoing, made_by: TraceContext | None) -> Span:

@@ -24,7 +24,7 @@ from orchestrix.jobs.messages import HandoffOffer
 from orchestrix.jobs.ownership.owned_jobs import OwnedJobs
 from orchestrix.lifecycle import Loop, backoff, shielded
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs import executor_jobs, jobs
 from orchestrix.saga.messages import UnreadableMessage
 
 T = TypeVar("T")
@@ -189,9 +189,16 @@ class JobHandoffSubscriber:
 
     async def _own(self, taken: Iterable[JobRow]) -> None:
         crash.point("jobs.take.after_commit")
-        for job in taken:
-            await self._owned_jobs.consume(job.id, job.owner_epoch)
+        wanted = list(taken)
+        groups = [job.id for job in wanted if job.queue is None]
+        unreported = set[str]()
+        if groups:
+            async with self._database.read() as connection:
+                unreported = set(groups) - await executor_jobs.reported(connection, groups)
         self._on_taken()
+        for job in wanted:
+            if job.id not in unreported:
+                await self._owned_jobs.consume(job.id, job.owner_epoch)
 
     async def _write_new(self, wanted: Sequence[str], tx: Transaction) -> list[JobRow]:
         """Those without owner, as they are now; and those that are this node's already."""

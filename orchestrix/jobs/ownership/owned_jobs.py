@@ -74,6 +74,8 @@ class OwnedJobs:
         self._consumed: dict[str, OwnedJob] = {}
         self._beginning: dict[str, int] = {}
         self._ending: dict[str, int] = {}
+        self._without_queues: set[str] = set()
+        """Those of `_ending` that no queues were declared for."""
         self._end_wake = WakeSignal()
         self._loop = Loop("ended jobs", self._end)
         self._failures = 0
@@ -93,6 +95,10 @@ class OwnedJobs:
         """How each job is consumed whose connection is up: another connection is another reading."""
         up = [one for one in self._consumed.values() if one.link.broker.state is LinkState.UP]
         return {one.job_id: (one.epoch, one.link.broker.generation) for one in up}
+
+    def reads(self, job_id: str) -> bool:
+        """Whether it consumes the job, or has just begun to."""
+        return job_id in self._consumed or job_id in self._beginning
 
     async def start(self) -> None:
         """Begins to clear away what is complete."""
@@ -114,6 +120,7 @@ class OwnedJobs:
             if (former := self._consumed.get(job_id)) is not None:
                 await self._leave(former)
             self._ending.pop(job_id, None)
+            self._without_queues.discard(job_id)
             await self._begin(job_id, epoch)
         finally:
             self._beginning.pop(job_id, None)
@@ -148,6 +155,13 @@ class OwnedJobs:
         if owned is not None:
             self._ending[job_id] = owned.epoch
             await self._leave(owned)
+            self._end_wake.set()
+
+    def clear_unreported(self, job_id: str, epoch: int) -> None:
+        """Clears away a job that has ended, and that no executor has reported: it has no queues."""
+        if job_id not in self.epochs:
+            self._ending[job_id] = epoch
+            self._without_queues.add(job_id)
             self._end_wake.set()
 
     async def _link(self) -> JobConnection:
@@ -217,13 +231,17 @@ class OwnedJobs:
         self._failures = 0
         for job_id in batch:
             self._ending.pop(job_id, None)
+        unread = self._without_queues & batch.keys()
+        self._without_queues -= unread
         for job_id in retried:
-            await self.consume(job_id, batch[job_id])
+            if job_id not in unread:
+                await self.consume(job_id, batch[job_id])
 
     async def _ended(self, batch: Iterable[str]) -> list[str]:
-        """Those to clear away: a job that was retried since its end needs its queues."""
+        """Those whose queues are to be deleted: a job that was retried since its end needs them."""
+        there = [job_id for job_id in batch if job_id not in self._without_queues]
         async with self._database.read() as connection:
-            return [job.id for job in await jobs.of_ids(connection, batch) if job.ended]
+            return [job.id for job in await jobs.of_ids(connection, there) if job.ended]
 
     async def _delete(self, job_id: str) -> None:
         link = self._links[hash(job_id) % len(self._links)]

@@ -152,6 +152,12 @@ async def least_feature_level(connection: Connection) -> int | None:
     return None if found is None else int(found)
 
 
+async def below_feature_level(connection: Connection, level: int) -> list[NodeRow]:
+    """The nodes that are alive and have a lower feature level, by name."""
+    query = select(nodes).where(nodes.c.state.in_(_LIVE), nodes.c.feature_level < level)
+    return [_node(row) for row in await connection.execute(query.order_by(nodes.c.name, nodes.c.id))]
+
+
 async def get(connection: Connection, node_id: str) -> NodeRow | None:
     """One node."""
     found = (await connection.execute(select(nodes).where(nodes.c.id == node_id))).first()

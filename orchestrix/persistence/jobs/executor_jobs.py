@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import and_, func, select, union_all, update
+from sqlalchemy import and_, func, or_, select, union_all, update
 
-from orchestrix.domain.jobs import DISPATCHED, LIVE, JobRow
+from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_heartbeats
 from orchestrix.persistence.jobs import jobs as rows
 from orchestrix.persistence.registry.registrations import EXECUTOR, Executor
 from orchestrix.persistence.tables import job_attempts, job_registry, jobs
 
+_ATTEMPT: Final = tuple(field.name for field in fields(JobAttempt))
+
 
 @dataclass(frozen=True, slots=True)
 class OwnedAttempt:
     """An attempt that this node owns under that epoch; what it needs to know each second.
 
-    `instance` is the process that registered last at the address; None where none did, or it gives no id.
+    `registered_at` is when the process registered that has the address now; None where none did.
     """
 
     job_id: str
@@ -32,7 +35,7 @@ class OwnedAttempt:
     called_at: datetime | None
     heard_at: datetime | None
     cancel_reason: str | None
-    instance: str | None = None
+    registered_at: datetime | None = None
 
 
 async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
@@ -47,7 +50,7 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         table.called_at,
         table.worker_beat_at,
         table.cancel_reason,
-        job_registry.c.instance,
+        job_registry.c.instance_since,
     )
     mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
     registered = and_(
@@ -58,6 +61,33 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
     query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
     found = await connection.execute(query.where(*mine).limit(limit))
     return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
+
+
+async def reported(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Those of these jobs that may have queues: executors have reported them, or are known to have begun them."""
+    if not ids:
+        return set()
+    attempt = job_attempts.c
+    begun = select(attempt.history_id).where(attempt.job_id == jobs.c.id, attempt.started_at.is_not(None)).exists()
+    known = or_(jobs.c.worker_beat_at.is_not(None), jobs.c.started_at.is_not(None), begun)
+    query = select(jobs.c.id).where(connection.dialect.among(jobs.c.id, sorted(ids)), known)
+    return set((await connection.execute(query)).scalars())
+
+
+async def attempt_of(connection: Connection, job_id: str, history_id: str) -> tuple[JobRow | None, JobAttempt | None]:
+    """A job without its payload, and the attempt with that history id, in one select."""
+    theirs = [job_attempts.c[name].label(f"attempt_{name}") for name in _ATTEMPT]
+    query = (
+        rows.select_jobs()
+        .add_columns(*theirs)
+        .select_from(jobs.outerjoin(job_attempts, job_attempts.c.history_id == history_id))
+    )
+    found = (await connection.execute(query.where(jobs.c.id == job_id))).one_or_none()
+    if found is None:
+        return None, None
+    count = len(found) - len(_ATTEMPT)
+    attempt = None if found.attempt_history_id is None else JobAttempt(*found[count:])
+    return rows.job_of(found[:count]), attempt
 
 
 async def lock_own(tx: Transaction, node: str, attempt: OwnedAttempt) -> JobRow | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.sql import ColumnElement
 
 from orchestrix.persistence.sagas.saga_tables import saga_tables_of
@@ -16,11 +16,15 @@ from orchestrix.persistence.tables import jobs
 class JobFilter:
     """What the jobs of a list have in common; no field set means all.
 
-    `saga` is that of which they were steps, `step_of` the saga's name and the id of the instance.
+    `saga` is that of which they were steps, `step_of` the saga's name and the id of the instance. Without
+    `parts`, those of broadcasts are left out.
     """
 
     states: Sequence[str] = ()
     queue: str | None = None
+    group: str | None = None
+    parent_id: str | None = None
+    parts: bool = True
     handler: str | None = None
     created_by: str | None = None
     schedule_id: str | None = None
@@ -31,11 +35,14 @@ class JobFilter:
 def conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
     """The conditions for `filters`."""
     table = jobs.c
-    names = ("queue", "handler", "created_by", "schedule_id", "saga")
-    same = ((table[name], getattr(filters, name)) for name in names)
+    names = ("queue", "parent_id", "handler", "created_by", "schedule_id", "saga")
+    same = [(table.executor_group, filters.group), *((table[name], getattr(filters, name)) for name in names)]
     found: list[ColumnElement[bool]] = [column == value for column, value in same if value is not None]
     if filters.states:
         found.append(table.state.in_(sorted(set(filters.states))))
+    if not filters.parts:
+        # Not `IS NULL`: SQLite would take the index of the parents for it, and sort all that it finds.
+        found.append(func.coalesce(table.parent_id, "") == "")
     if filters.step_of is not None:
         found.append(_step_of(*filters.step_of))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cache
 from operator import attrgetter
@@ -34,6 +34,7 @@ __all__ = [
     "insert",
     "loads",
     "lock",
+    "lock_with_parents",
     "next_due",
     "occupied",
     "of_ids",
@@ -41,6 +42,7 @@ __all__ = [
     "orphans",
     "owned_by",
     "page",
+    "parents",
     "payloads",
     "silent",
     "store",
@@ -51,9 +53,10 @@ __all__ = [
 _FIELDS: Final = tuple(field.name for field in fields(JobRow))
 _ORDER: Final = ("id", "queue", "executor_group", "handler", "payload", "routing", "retries", "timeout_ms")
 _ROUTED: Final = ("routing_key", "routing_address", "broadcast_end", "parent_id", "shard_index", "shard_total")
+_TIMES: Final = ("deadline_ms",)
 _ORIGIN: Final = ("created_by", "correlation_id", "created_at", "schedule_id", "due_at", "saga", "instance_id", "step")
 _TRACE: Final = ("traceparent", "tracestate")
-_FIXED: Final = frozenset(_ORDER + _ROUTED + _ORIGIN + _TRACE)
+_FIXED: Final = frozenset(_ORDER + _ROUTED + _TIMES + _ORIGIN + _TRACE)
 _MOVING: Final = tuple(name for name in _FIELDS if name not in _FIXED)
 _INSERT: Final = BulkInsert(jobs, _FIELDS, key=("id",))
 _UPDATE: Final = BulkUpdate(jobs, match=("id", "version"), change=_MOVING)
@@ -73,6 +76,8 @@ class OwnedJobRow:
     ownership: str | None
     ended: bool
     finished_at: datetime | None
+    for_group: bool = False
+    """Whether executors run it, so that it has no queues before its first report."""
 
 
 After = tuple[datetime, str]
@@ -93,7 +98,11 @@ async def insert(tx: Transaction, new: Sequence[JobRow]) -> set[str]:
 async def get(connection: Connection, id: str) -> JobRow | None:
     """One job."""
     found = await _jobs(connection, _select().where(jobs.c.id == id))
-    return found[0] if found else None
+    job = found[0] if found else None
+    if job is None or job.parent_id is None:
+        return job
+    # A child is stored without the payload of its broadcast, which can be long.
+    return replace(job, payload=(await payloads(connection, [job.parent_id])).get(job.parent_id))
 
 
 async def of_ids(connection: Connection, ids: Iterable[str], *, whole: bool = False) -> list[JobRow]:
@@ -147,6 +156,23 @@ async def lock(tx: Transaction, ids: Iterable[str]) -> dict[str, JobRow]:
         return {}
     query = _select(whole=False).where(tx.dialect.among(jobs.c.id, wanted)).order_by(jobs.c.id)
     return {job.id: job for job in await _jobs(tx, query.with_for_update())}
+
+
+async def lock_with_parents(tx: Transaction, ids: Iterable[str]) -> dict[str, JobRow]:
+    """`lock` for jobs that may end: the broadcasts whose children they are, are locked in the same statement."""
+    wanted = set(ids)
+    locked = await lock(tx, wanted | await parents(tx, wanted))
+    return {id: job for id, job in locked.items() if id in wanted}
+
+
+async def parents(connection: Connection, ids: Iterable[str]) -> set[str]:
+    """The broadcasts whose children are among these jobs, which never changes."""
+    wanted = sorted(set(ids))
+    if not wanted:
+        return set()
+    among = connection.dialect.among(jobs.c.id, wanted)
+    query = select(jobs.c.parent_id).where(among, jobs.c.parent_id.is_not(None)).distinct()
+    return set((await connection.execute(query)).scalars())
 
 
 async def store(tx: Transaction, changed: Sequence[tuple[int, JobRow]], tried: Iterable[JobAttempt] = ()) -> None:
@@ -211,15 +237,19 @@ async def cleared(
 ) -> list[tuple[datetime, str]]:
     """When they ended, and the ids, of up to `limit` jobs whose queues were deleted, the first to end first.
 
-    `after` is the last one seen; they have ended so many seconds ago at least.
+    `after` is the last one seen; they have ended so many seconds ago at least. Not those for which no executor was ever
+    called: they had no queues.
     """
     table, (at, id) = jobs.c, after
+    tried = job_attempts.c.job_id == table.id, job_attempts.c.address.is_not(None)
+    called = select(job_attempts.c.history_id).where(*tried).exists()
     behind = or_(table.finished_at > at, and_(table.finished_at == at, table.id > id))
     query = select(table.finished_at, table.id).where(
         table.finished_at >= at,
         behind,
         table.finished_at <= job_predicates.ago(connection, seconds),
         table.channels == 0,
+        or_(table.queue.is_not(None), called),
     )
     found = await connection.execute(query.order_by(table.finished_at, table.id).limit(limit))
     return [(row[0], row[1]) for row in found]
@@ -228,10 +258,13 @@ async def cleared(
 async def owned_by(connection: Connection, node: str) -> list[OwnedJobRow]:
     """What a node owns, by id."""
     table = jobs.c
-    query = select(table.id, table.owner_epoch, table.ownership, table.state, table.finished_at)
+    query = select(table.id, table.owner_epoch, table.ownership, table.state, table.finished_at, table.queue)
     found = await connection.execute(query.where(table.channels == 1, table.owner == node))
     rows = sorted(found, key=lambda row: row.id)
-    return [OwnedJobRow(id, epoch, ownership, state in FINAL, at) for id, epoch, ownership, state, at in rows]
+    return [
+        OwnedJobRow(id, epoch, ownership, state in FINAL, at, queue is None)
+        for id, epoch, ownership, state, at, queue in rows
+    ]
 
 
 async def loads(connection: Connection) -> dict[str, int]:
@@ -257,6 +290,16 @@ async def by_histories(connection: Connection, history_ids: Iterable[str]) -> di
         return {}
     query = _select(whole=False).where(connection.dialect.among(jobs.c.history_id, wanted))
     return {str(job.history_id): job for job in await _jobs(connection, query)}
+
+
+def select_jobs() -> Select[Any]:
+    """The columns of a `JobRow` without its payload, for `job_of`."""
+    return _select(whole=False)
+
+
+def job_of(values: Sequence[Any]) -> JobRow:
+    """The job with these values of `select_jobs`."""
+    return JobRow(**dict(zip(_FIELDS, values, strict=True)))
 
 
 async def _put(tx: Transaction, tried: dict[str, JobAttempt]) -> None:

@@ -41,7 +41,12 @@ class ExecutorGroup:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses, in their order."""
-        return tuple(self.address_list.split(_SEPARATOR)) if self.address_list else ()
+        return addresses_of(self.address_list)
+
+
+def addresses_of(address_list: str) -> tuple[str, ...]:
+    """The addresses of a stored list, in their order."""
+    return tuple(address_list.split(_SEPARATOR)) if address_list else ()
 
 
 async def insert_if_absent(tx: Transaction, app_name: str, marker: str | None, now: datetime) -> ExecutorGroup:
@@ -128,6 +133,12 @@ async def get(connection: Connection, app_name: str) -> ExecutorGroup | None:
     """The group of an app."""
     row = (await connection.execute(_query().where(job_group.c.app_name == app_name))).first()
     return ExecutorGroup(*row) if row else None
+
+
+async def known(connection: Connection, app_names: Collection[str]) -> set[str]:
+    """Which of these apps have a group."""
+    query = select(job_group.c.app_name).where(connection.dialect.among(job_group.c.app_name, sorted(app_names)))
+    return {str(name) for name in (await connection.execute(query)).scalars()} if app_names else set()
 
 
 async def lock(tx: Transaction, app_name: str) -> ExecutorGroup | None:

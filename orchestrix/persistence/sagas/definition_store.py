@@ -22,11 +22,11 @@ from orchestrix.saga.definition import Saga
 from orchestrix.saga.errors import DefinitionError
 from orchestrix.saga.messages import compact
 from orchestrix.saga.versions.serialization import (
-    FORMAT_VERSION,
     UnknownFormatError,
     body_of,
     differences,
     digest_of,
+    form_of,
     saga_from,
 )
 
@@ -84,7 +84,7 @@ class VersionInUse(ConfigError):
 def stored(saga: Saga) -> StoredDefinition:
     """`saga` as its row."""
     body = body_of(saga)
-    return StoredDefinition(saga.name, saga.version, FORMAT_VERSION, digest_of(body), body, schema_of(saga))
+    return StoredDefinition(saga.name, saga.version, form_of(body), digest_of(body), body, schema_of(saga))
 
 
 def definition_of(saga: Saga) -> Definition:

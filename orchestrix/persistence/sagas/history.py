@@ -17,8 +17,8 @@ from orchestrix.persistence.storable_text import cleaned
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.changes import ATTEMPT_FAILED, STEP_FAILED, STEP_HELD, STEP_SUCCEEDED
 from orchestrix.saga.definition import COMPENSATING, COMPENSATION_FAILED, FAILED
-from orchestrix.saga.former_changes import FAILURES, completed
 from orchestrix.saga.state import StateChange
+from orchestrix.saga.versions.former_changes import FAILURES, completed
 
 _FIELDS: Final = (
     "version",

@@ -89,6 +89,12 @@ class TimerUpdate:
     hindered_by: str | None = None
     trace_head: str | None = None
 
+    @classmethod
+    def of(cls, one: Instance, at: datetime) -> TimerUpdate:
+        """The same instance, woken at that time."""
+        assert one.wake_reason is not None, "only what has a wake-up is woken"
+        return cls(one.id, one.version, at, one.wake_reason, one.wait_ms, one.sent_at, one.hindered_by, one.trace_head)
+
 
 async def insert(tx: Transaction, pair: SagaTables, started: Sequence[SagaTransition]) -> list[int | None]:
     """Inserts new instances; their ids in the order given, None where the name is taken (also by an earlier one here).

@@ -19,8 +19,11 @@ from pydantic import BaseModel
 from orchestrix.saga.definition import Compensation, FreeData, Job, NothingToUndo, RetryPolicy, Saga, Step
 from orchestrix.saga.errors import DefinitionError, OrchestrixError
 
-FORMAT_VERSION: Final = 1
-"""The newest format that this release reads, and the one that it writes. A change of meaning increments it."""
+FORMAT_VERSION: Final = 2
+"""The newest format that this release reads. A change of meaning increments it."""
+PLAIN_FORMAT: Final = 1
+"""The format of a saga without jobs for groups of executors, which is 2: each is written in the oldest that has all of
+it, so that nodes of an earlier release read what they can run."""
 MICROSECOND: Final = timedelta(microseconds=1)
 _READERS_ONLY: Final = ("why",)
 """Fields that change nothing about a run."""
@@ -39,6 +42,12 @@ def body_of(saga: Saga) -> dict[str, Any]:
         "immediate": dict(saga.immediate),
         **({} if saga.timeout is None else {"timeout": saga.timeout // MICROSECOND}),
     }
+
+
+def form_of(body: Mapping[str, Any]) -> int:
+    """The format in which `body_of` wrote it."""
+    orders = [part for step in body["steps"] for part in (step, step.get("undo") or {})]
+    return FORMAT_VERSION if any("group" in order.get("job", {}) for order in orders) else PLAIN_FORMAT
 
 
 def digest_of(body: Mapping[str, Any]) -> str:
@@ -92,7 +101,7 @@ def _policy(value: Mapping[str, Any]) -> RetryPolicy:
 
 
 def _job(value: Mapping[str, Any]) -> Job:
-    return Job(**_decoded(value, {"name": str, "queue": str, "timeout": _span, "retries": int}))
+    return Job(**_decoded(value, {"name": str, "queue": str, "timeout": _span, "retries": int, **_TARGET}))
 
 
 def _undo(value: Mapping[str, Any]) -> Compensation | NothingToUndo:
@@ -106,6 +115,7 @@ def _steps(value: Any) -> tuple[Step, ...]:
 
 
 Decoders = Mapping[str, Callable[[Any], Any]]
+_TARGET: Final[Decoders] = {"group": str, "routing": str, "key": str, "address": str, "end": str}
 _ORDER: Final[Decoders] = {
     "command": str,
     "event": str,

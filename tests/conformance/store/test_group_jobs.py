@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,17 +13,29 @@ from sqlalchemy import update
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.dispatch_capacity import OpenJobs, target_of
+from orchestrix.domain.job_diagnosis import GroupExecutors, SilenceLimits
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
 from orchestrix.domain.registry.executor_calls import called
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import executor_jobs, job_admission, job_predicates, job_queues, jobs
+from orchestrix.persistence.jobs import (
+    executor_jobs,
+    group_executors,
+    job_admission,
+    job_predicates,
+    job_queues,
+    job_targets,
+    jobs,
+)
 from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
-from orchestrix.persistence.registry import registrations
+from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
+from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.registrations import Heartbeat
 from orchestrix.persistence.tables import nodes as node_table
+from tests.conformance.store.plans import accesses, watched
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
 from tests.integration.jobs.rows import joined
 
@@ -67,8 +80,8 @@ async def test_groups_take_their_turn_beside_queues(database: Database) -> None:
 
 
 async def test_attempts_in_flight_are_those_that_were_given_away_and_have_not_ended(database: Database) -> None:
-    async def given(address: str | None, group: str = "shop", begun: bool = False) -> JobRow:
-        job = await (running if begun else dispatched)(database, **routed(group))
+    async def given(address: str | None, group: str = "shop", begun: bool = False, retries: int = 0) -> JobRow:
+        job = await (running if begun else dispatched)(database, **routed(group, retries=retries))
         called_at = None if address is None else database.now()
         return await stored(database, job, replace(job, address=address, called_at=called_at, version=job.version + 1))
 
@@ -76,8 +89,10 @@ async def test_attempts_in_flight_are_those_that_were_given_away_and_have_not_en
         await given(address, begun=begun)
     await given("http://a:1", "reports")
     await given(None)
-    ended = await given("http://b:1", begun=True)
-    await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+    for retries, state in ((0, "FAILED"), (1, "PENDING")):
+        ended = await given("http://b:1", begun=True, retries=retries)
+        ended = await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+        assert (ended.state, ended.address) == (state, "http://b:1")
     async with database.read() as connection:
         assert await executor_jobs.in_flight(connection, "shop") == {
             ("shop", "http://a:1"): 2,
@@ -103,14 +118,48 @@ async def test_no_rule_about_workers_applies_to_it(database: Database) -> None:
     async with database.read() as connection:
         assert await job_queues.not_started_counts(connection) == {}
         assert await job_queues.named(connection) == set()
-        context = await job_queues.diagnosis_context(connection, [job, work], 30.0)
+        context = await job_queues.diagnosis_context(connection, [job, work], SilenceLimits(30.0, 90.0))
         assert not (await job_predicates.jobs_to_rescue(connection, 0.0, 15.0, None)).silent
     await owned(database, "a", await running(database, queue="q"))
     async with database.read() as connection:
         assert (await job_predicates.jobs_to_rescue(connection, 0.0, 15.0, None)).silent
     assert set(context) == {job.id, work.id}
     assert context[job.id].workers.known == 0
+    assert (context[job.id].limit, context[job.id].executors) == (90.0, GroupExecutors(None))
     assert dispatch_queue("q") not in (str(job.queue), str(work.queue))
+
+
+async def test_what_is_known_of_the_executors_of_groups(database: Database) -> None:
+    async with database.begin() as tx:
+        await groups.set_addresses(tx, "shop", ["http://a:1", "http://b:1"], tx.now())
+        await groups.set_addresses(tx, "Shop", [], tx.now())
+    for address in ("http://a:1", "http://a:1", "http://gone:1", None):
+        job = await dispatched(database, **routed(retries=1))
+        await stored(database, job, replace(job, address=address, version=job.version + 1))
+    ended = await running(database, **routed())
+    await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+    await dispatched(database, **routed("other"))
+    with watched(database) as sent:
+        async with database.read() as connection:
+            found = await group_executors.of_groups(connection, ["shop", "Shop", "none"])
+            assert await group_executors.of_groups(connection, []) == {}
+    assert len(sent) == 1
+    assert found == {
+        "shop": GroupExecutors(("http://a:1", "http://b:1"), {"http://a:1": 2, "http://gone:1": 1}),
+        "Shop": GroupExecutors((), {}),
+        "none": GroupExecutors(None),
+    }
+
+
+async def test_attempts_that_no_executor_has_begun_for_a_while_are_counted(database: Database) -> None:
+    ago = database.now() - timedelta(seconds=30)
+    for more in (routed(), routed(), routed("reports"), {"queue": "q"}):
+        job = await dispatched(database, **more)
+        await stored(database, job, replace(job, dispatched_at=ago, version=job.version + 1))
+    await dispatched(database, **routed("new"))
+    await running(database, **routed("begun"))
+    async with database.read() as connection:
+        assert await group_executors.not_started_counts(connection) == {"shop": 2, "reports": 1}
 
 
 async def test_the_least_feature_level_is_that_of_a_node_that_is_alive(database: Database) -> None:
@@ -122,6 +171,66 @@ async def test_the_least_feature_level_is_that_of_a_node_that_is_alive(database:
         assert await nodes.least_feature_level(tx) == 0
         await tx.execute(update(node_table).where(node_table.c.id == "old-1").values(state=NodeState.DEAD.value))
         assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
+
+
+async def test_nodes_below_a_feature_level_are_named(database: Database) -> None:
+    async with database.begin() as tx:
+        assert await nodes.join(tx, "new-1", "new", [], feature_level=FEATURE_LEVEL)
+        for name in ("old", "gone", "leaving"):
+            assert await nodes.join(tx, f"{name}-1", name, [], version="0.9.0")
+        await nodes.leave(tx, "gone-1")
+        await nodes.mark_draining(tx, "leaving-1")
+        found = await nodes.below_feature_level(tx, FEATURE_LEVEL)
+        assert [(node.name, node.version) for node in found] == [("leaving", "0.9.0"), ("old", "0.9.0")]
+        assert await nodes.below_feature_level(tx, 0) == []
+
+
+async def test_a_job_for_a_group_needs_the_group_and_nodes_that_know_such_jobs(database: Database) -> None:
+    async with database.begin() as tx:
+        await groups.set_addresses(tx, "Shop", None, tx.now())
+        await job_targets.check(tx, [])
+        await job_targets.check(tx, ["Shop"])
+        with pytest.raises(UnknownGroup) as unknown:
+            await job_targets.check(tx, ["Shop", "shop"])
+        assert unknown.value.group == "shop", "upper and lower case are different names"
+        await nodes.join(tx, "old-1", "old", [])
+        await job_targets.check(tx, [])
+        with pytest.raises(MixedVersions, match=r"old \(version not known\) is too old: upgrade or stop it"):
+            await job_targets.check(tx, ["Shop"])
+        for n in range(6):
+            await nodes.join(tx, f"a{n}-1", f"a{n}", [], version="0.9.0")
+        with pytest.raises(MixedVersions, match=r"a4 \(0.9.0\) and 2 more are too old: upgrade or stop them"):
+            await job_targets.check(tx, ["Shop"])
+
+
+async def _ids(database: Database, **wanted: Any) -> set[str]:
+    async with database.read() as connection:
+        return {job.id for job in await jobs.page(connection, JobFilter(**wanted), 100)}
+
+
+async def test_pages_have_the_jobs_of_a_group_and_the_parts_of_a_broadcast(database: Database) -> None:
+    shop, reports = pending(database, **routed()), pending(database, **routed("reports"))
+    queue = pending(database, queue="shop")
+    parent = pending(database, **routed(routing="SHARDING_BROADCAST"))
+    parts = [pending(database, **routed(parent_id=parent.id, shard_index=n, shard_total=2)) for n in range(2)]
+    await inserted(database, shop, reports, queue, parent, *parts)
+    ids = {part.id for part in parts}
+    assert await _ids(database, group="shop", parts=False) == {shop.id, parent.id}
+    assert await _ids(database, group="shop") == {shop.id, parent.id, *ids}
+    assert await _ids(database, queue="shop") == {queue.id}
+    assert await _ids(database, parent_id=parent.id) == ids
+    assert await _ids(database, parent_id=shop.id) == set()
+    assert await _ids(database, parts=False) == {shop.id, reports.id, queue.id, parent.id}
+
+
+async def test_a_page_without_parts_is_not_sorted_by_the_database(database: Database) -> None:
+    """All jobs without a parent have the same place in the index of parents."""
+    await inserted(database, *[pending(database) for _ in range(50)])
+    with watched(database) as sent:
+        assert len(await _ids(database, parts=False)) == 50
+    found = [access for one in sent for access in await accesses(database, one)]
+    assert [access.table for access in found] == ["jobs"]
+    assert "parent" not in str(found[0].index)
 
 
 async def test_all_nodes_have_one_report_key_and_a_clone_another(database: Database) -> None:
@@ -210,23 +319,27 @@ async def test_two_owners_at_once_store_one_address(database: Database) -> None:
     assert (await now(database, job)).address == "http://a:1"
 
 
-async def test_the_process_that_registered_at_its_address_is_read_with_an_attempt(database: Database) -> None:
+async def test_when_the_process_at_its_address_registered_is_read_with_an_attempt(database: Database) -> None:
     job, attempt = await at_work(database, "a")
     await given(database, "a", attempt, "http://a:1")
     others = [Heartbeat("other", "http://a:1", "of another app"), Heartbeat("shop", "http://b:1", "elsewhere")]
 
-    async def known(*heartbeats: Heartbeat) -> str | None:
+    async def known(*heartbeats: Heartbeat) -> datetime | None:
         async with database.begin() as tx:
-            await registrations.record(tx, heartbeats, tx.now())
+            before = await registrations.among(tx, [one.executor for one in heartbeats])
+            await registrations.record(tx, heartbeats, tx.now(), before)
         async with database.read() as connection:
             [found] = await executor_jobs.owned(connection, "a", 100)
         assert found.job_id == job.id
-        return found.instance
+        return found.registered_at
 
     assert await known(*others) is None
-    assert await known(Heartbeat("shop", "http://a:1", "first")) == "first"
-    assert await known(Heartbeat("shop", "http://a:1", "second")) == "second"
-    assert await known(Heartbeat("shop", "http://a:1")) is None
+    first = await known(Heartbeat("shop", "http://a:1", "first"))
+    assert first is not None
+    assert await known(Heartbeat("shop", "http://a:1", "first", "DRAINING")) == first
+    second = await known(Heartbeat("shop", "http://a:1", "second"))
+    assert second is not None
+    assert second > first
 
 
 async def test_signs_of_life_count_only_for_attempts_that_were_given_to_that_executor(database: Database) -> None:

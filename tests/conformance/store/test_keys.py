@@ -26,6 +26,7 @@ from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.saga_tables import APPS
 from orchestrix.saga.actions.requests import ActionRequest, SagaAction
 from orchestrix.saga.catalog import Catalog
+from orchestrix.saga.job_targets import JobTarget
 from orchestrix.saga.state import Instance
 from orchestrix.saga.transition import SagaStart, start
 from sagas.app_provisioning import APP_PROVISIONING
@@ -127,7 +128,7 @@ async def test_a_job_that_waits_for_something_else_is_not_called_a_repeat(
         raise Contention("a deadlock")
 
     key = JobRequestKey("scope", "key-1", "f", lambda job: StoredAnswer("f", 201, {}, job.id.encode()))
-    submitter, order = JobSubmitter(database, lambda: None), JobRequest("q", "h")
+    submitter, order = JobSubmitter(database, lambda: None), JobRequest(JobTarget("q"), "h")
     with monkeypatch.context() as patch:
         patch.setattr(jobs, "insert", busy)
         with pytest.raises(Contention):
@@ -141,4 +142,6 @@ async def test_a_job_whose_key_another_node_has_is_a_repeat(served: Database, se
     async with served.begin() as tx:
         assert await idempotency.claim(tx, "scope", "key-1", "f")
         async with asyncio.timeout(10):
-            assert await JobSubmitter(served_peer, lambda: None).submit(JobRequest("q", "h"), key) == InFlight()
+            assert (
+                await JobSubmitter(served_peer, lambda: None).submit(JobRequest(JobTarget("q"), "h"), key) == InFlight()
+            )

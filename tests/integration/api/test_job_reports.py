@@ -21,6 +21,7 @@ from orchestrix.persistence.jobs import jobs
 from orchestrix.saga.messages import load
 from tests.conformance.store.test_jobs import inserted, pending
 from tests.integration.api.world import World
+from tests.tracing import RecordedSpans, attribute, context_of, parent_id
 
 HERE = "http://10.0.0.7:9999"
 
@@ -35,7 +36,7 @@ class Attempt:
 
     async def report(self, kind: str, body: Any, **more: Any) -> httpx.Response:
         path = f"/jobs/{self.job.id}/attempts/{self.job.history_id}/{kind}"
-        headers = {"authorization": f"Bearer {more.get('token', self.token)}"}
+        headers = {"authorization": f"Bearer {more.get('token', self.token)}", **more.get("headers", {})}
         return await self.world.client.post(more.get("path", path), json=body, headers=headers)
 
     def status(self, seq: int = 1, status: str = "RUNNING", **more: Any) -> dict[str, Any]:
@@ -151,6 +152,42 @@ async def test_after_the_end_only_the_announced_lines_are_published(attempt: Att
     assert attempt.published() == [(logs_queue(attempt.job.id), 2), (logs_queue(attempt.job.id), 3)]
 
 
+async def test_the_owner_is_notified_of_the_first_status_until_it_has_read_it(attempt: Attempt) -> None:
+    running = attempt.job
+    first = replace(running, state="DISPATCHED", started_at=None, worker_id=None, seq=0, owner="ada-1")
+    await attempt.becomes(JobTransition(replace(first, version=running.version + 1)))
+    for _ in range(2):
+        answer(await attempt.report("status", attempt.status()))
+    assert attempt.world.noticed == [("ada-1", attempt.job.id)] * 2
+    assert attempt.world.broker.declared == 2
+    await attempt.becomes(JobTransition(replace(running, owner="ada-1", version=attempt.job.version + 1)))
+    answer(await attempt.report("logs", [attempt.line(2)]))
+    assert len(attempt.world.noticed) == 2
+    attempt.world.broker.judge = Breaking(Outcome.RETURNED)
+    answer(await attempt.report("logs", [attempt.line(3)]))
+    assert len(attempt.world.noticed) == 3, "its queues were missing, and no node reads them"
+
+
+async def test_a_report_follows_from_the_executors_span_and_its_message_from_the_report(
+    attempt: Attempt, spans: RecordedSpans
+) -> None:
+    trace, span_id = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    headers = {"traceparent": f"00-{trace}-{span_id}-01"}
+    answer(await attempt.report("status", attempt.status(), headers=headers))
+    answer(await attempt.report("logs", [attempt.line(2)], headers=headers))
+    path = "POST /jobs/{job}/attempts/{history}"
+    status, lines, published = (
+        spans.one(f"{path}/status"),
+        spans.one(f"{path}/logs"),
+        spans.one("publish job.{jobId}.status"),
+    )
+    assert [parent_id(one) for one in (status, lines, published)] == [span_id, span_id, context_of(status).span_id]
+    assert {attribute(one, "orchestrix.job.id") for one in (status, lines, published)} == {attempt.job.id}
+    sent = [one.headers["traceparent"] for one in attempt.world.broker.published]
+    assert sent == [context_of(published).traceparent, context_of(lines).traceparent]
+    assert len(spans.named("publish job.{jobId}.status")) == 1, "lines have none"
+
+
 class Breaking:
     """Refuses the first publications in one way."""
 
@@ -183,7 +220,7 @@ async def test_the_queues_of_a_job_that_was_cleared_away_are_not_made_again(atte
     assert attempt.world.broker.declared == 0
 
 
-@pytest.mark.parametrize("outcomes", [[Outcome.UNKNOWN], [Outcome.RETURNED, Outcome.RETURNED]])
+@pytest.mark.parametrize("outcomes", [[Outcome.UNKNOWN], [Outcome.RETURNED] * 5])
 async def test_without_the_broker_it_is_to_be_sent_again(attempt: Attempt, outcomes: list[Outcome]) -> None:
     break_broker(attempt, outcomes)
     away = await attempt.report("status", attempt.status(2))

@@ -20,6 +20,7 @@ from orchestrix.jobs.submission import JobRequest, job_of
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.jobs import job_logs, jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.saga.job_targets import JobTarget
 from tests.integration.jobs.rows import joined, stopped
 from tests.support import eventually
 
@@ -153,19 +154,6 @@ async def test_a_number_that_is_too_long_is_refused_in_plain_words(world: World)
 async def test_a_wrong_field_is_named(world: World, wish: dict[str, Any], wrong: list[str]) -> None:
     answer = await world.client.post("/jobs", json={**BODY, **wish})
     assert pointers(problem(answer, 422, "invalid_body")) == wrong
-
-
-@pytest.mark.parametrize(
-    "wish", [{"group": "billing"}, {"group": "billing", "queue": "x"}, {"routing": "RANDOM", "queue": "x"}]
-)
-async def test_groups_are_not_served_yet(world: World, wish: dict[str, Any]) -> None:
-    body = problem(await world.client.post("/jobs", json={"handler": "monthly", **wish}), 422, "invalid_body")
-    assert "not served yet" in body["detail"]
-
-
-async def test_a_queue_must_be_named(world: World) -> None:
-    body = problem(await world.client.post("/jobs", json={"handler": "monthly"}), 422, "invalid_body")
-    assert "must name a queue" in body["detail"]
 
 
 async def test_the_same_key_gives_the_stored_answer_and_no_second_job(world: World) -> None:
@@ -324,7 +312,7 @@ async def test_a_retry_of_a_job_in_another_state_is_refused(
 
 @pytest.mark.parametrize(("saga", "command"), [("release", "sagas retry release 7"), ("app", "apps retry 7")])
 async def test_a_retry_of_a_step_names_the_retry_of_the_saga(world: World, saga: str, command: str) -> None:
-    wanted = JobRequest("q", "weekly", saga=saga, instance_id=7, step="build")
+    wanted = JobRequest(JobTarget("q"), "weekly", saga=saga, instance_id=7, step="build")
     step = rules.cancelled(job_of(wanted, world.database.now()), "x", world.database.now()).job
     await world.database.run(lambda tx: jobs.insert(tx, [step]))
     refused = problem(await world.client.post(f"/jobs/{step.id}/retry", json={}), 409, "illegal_transition")
@@ -555,7 +543,7 @@ async def test_a_drain_is_in_the_audit_once(world: World) -> None:
 
 async def test_jobs_are_filtered_by_handler_and_by_saga(world: World) -> None:
     ids = [(await submitted(world, handler=name))["id"] for name in ("weekly", "monthly")]
-    wanted = JobRequest("q", "weekly", saga="release", instance_id=7, step="build")
+    wanted = JobRequest(JobTarget("q"), "weekly", saga="release", instance_id=7, step="build")
     step = job_of(wanted, world.database.now())
     await world.database.run(lambda tx: jobs.insert(tx, [step]))
 

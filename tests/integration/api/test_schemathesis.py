@@ -25,6 +25,7 @@ from orchestrix.api.guards.connections import ConnectionLimits, Server, config
 from orchestrix.api.patterns import DURATION
 from orchestrix.bootstrap.listening_socket import listening
 from orchestrix.engine.control import ActionResult
+from orchestrix.persistence.registry import groups
 
 from .world import World
 
@@ -52,6 +53,7 @@ schemathesis.openapi.format(
         lambda parts: "{}://{}:{}".format(*parts)
     ),
 )
+schemathesis.openapi.format("executor-group", st.sampled_from(["billing", "shop"]))
 schemathesis.openapi.format("saga-state", st.sampled_from(["COMPLETED", "FAILED"]))
 schemathesis.openapi.format(
     "date-time",
@@ -89,6 +91,8 @@ async def filled(world: World) -> None:
     instance = await world.started()
     await world.started("o-1", "order")
     world.control.answer = ActionResult(instance)
+    for app in ("billing", "shop"):
+        await world.database.run(lambda tx, app=app: groups.set_addresses(tx, app, None, tx.now()))  # type: ignore[misc]
 
 
 @asynccontextmanager

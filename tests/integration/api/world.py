@@ -256,6 +256,8 @@ class World:
     """One for each time that the leader was told of a job that is due."""
     stops: list[StopRequest] = field(default_factory=list)
     """Attempts whose workers were told to stop."""
+    noticed: list[tuple[str, str]] = field(default_factory=list)
+    """The owner and the job of each first report that owners were notified of."""
     job_watch: JobChangeNotifier = field(default_factory=JobChangeNotifier)
     broker: FakeBroker = field(default_factory=FakeBroker)
     registry_settings: RegistrySettings = field(default_factory=RegistrySettings)
@@ -303,7 +305,7 @@ class World:
             drain_requester=DrainRequester(self.database, self.broker),
             timetable=ScheduleService(self.database, lambda: self.due.append(None), self.stops.extend),
             registry=self.registry,
-            reports=ExecutorReports(self.database, self.broker),
+            reports=ExecutorReports(self.database, self.broker, self.notify_owner),
             health=self.health,
             version="1.2.3",
             resources=self.resources,
@@ -316,6 +318,10 @@ class World:
             trace_reader=self.trace_reader,
             trace_endpoint=self.trace_endpoint,
         )
+
+    async def notify_owner(self, owner: str, job_id: str) -> None:
+        """An executor has reported a job of that node."""
+        self.noticed.append((owner, job_id))
 
     async def start(self, saga: str, wanted: SagaStart) -> Instance:
         """A new instance with its history; raises `ConflictError` if the name is taken."""

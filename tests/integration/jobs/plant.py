@@ -33,6 +33,7 @@ from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_logs, jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
+from orchestrix.saga.job_targets import JobTarget
 from orchestrix.schedules.scheduler import Scheduler
 from tests.integration.jobs.rows import joined, leading, stopped
 from tests.support import eventually
@@ -141,6 +142,9 @@ class Plant:
         self.canceller: JobCanceller | None = None
         self.executors: ExecutorCalls | None = None
         """By what its nodes call executors, if they do."""
+        self.noticed: list[tuple[str, str]] = []
+        """The owner and the job of each notification of a report; without `notices` none arrives."""
+        self.notices = True
 
     async def node(
         self,
@@ -178,9 +182,17 @@ class Plant:
             node.signals.due.set()
             node.schedules_due.set()
 
+    async def notify_owner(self, owner: str, job_id: str) -> None:
+        """An executor has reported the job."""
+        self.noticed.append((owner, job_id))
+        for node in self.nodes:
+            if node.name == owner and self.notices:
+                node.signals.reported.add([job_id])
+
     async def submit(self, **more: Any) -> JobRow:
         """A job for the worker's queue."""
-        job = await self.submitter.submit(JobRequest(**{"queue": QUEUE, "handler": "report", **more}))
+        target = JobTarget(more.pop("queue", QUEUE))
+        job = await self.submitter.submit(JobRequest(target, **{"handler": "report", **more}))
         assert isinstance(job, JobRow)
         return job
 

@@ -182,7 +182,12 @@ async def shown(node: ClusterNode, where: str) -> Mapping[str, Any]:
 async def test_one_that_hangs_is_passed_over_and_its_attempt_runs_elsewhere(
     cluster: Cluster, executors: Executors
 ) -> None:
-    times: dict[str, Any] = {"registry__beat": 1.0, "registry__dead": 6.0, "registry__probe": 1.0, "registry__call_timeout": 1.0}
+    times: dict[str, Any] = {
+        "registry__beat": 1.0,
+        "registry__dead": 6.0,
+        "registry__probe": 1.0,
+        "registry__call_timeout": 1.0,
+    }
     nodes = [await cluster.node(**times) for _ in range(2)]
     urls = [one.url for one in nodes]
     hanging, other = address(), address()

@@ -105,9 +105,9 @@ class Desk(StepJobs):
 class Yard(Rig):
     """A node that moves sagas with jobs, and a hand that ends those."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, catalog: Catalog = CATALOG) -> None:
         self.desk = Desk()
-        super().__init__(database, catalog=CATALOG, desk=self.desk)
+        super().__init__(database, catalog=catalog, desk=self.desk)
         self.desk.relay_poke = self.relay.notify
 
     async def building(self, key: str = "one") -> Instance:

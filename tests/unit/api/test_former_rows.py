@@ -10,9 +10,9 @@ import pytest
 
 from orchestrix.api.instances.message_history import commands, events
 from orchestrix.saga.actions.requests import SagaAction
-from orchestrix.saga.former_changes import completed
 from orchestrix.saga.messages import StepError
 from orchestrix.saga.state import StateChange
+from orchestrix.saga.versions.former_changes import completed
 from tests.unit.sagas.runs import AGAIN, TRIP, Run
 
 HOLD = StepError("Hold", "look at it", retryable=False, hold=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from orchestrix import server
 from orchestrix.bootstrap.executor_calls import RegistryExecutors, assemble_executor_calls, routing_key
+from orchestrix.config.settings import HttpSettings, Settings
 from orchestrix.domain.registry.addresses import ExecutorAddress
 from orchestrix.domain.registry.executor_calls import CallAnswer
 from orchestrix.jobs.executors.port import CallResult, ExecutorRun
@@ -130,6 +134,20 @@ async def test_only_who_owns_jobs_calls_executors(database: Database) -> None:
     assert assemble_executor_calls(other.context, other.registry) is None
 
 
+async def test_the_client_is_closed_with_the_node(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[ExecutorClient] = []
+
+    async def close(self: ExecutorClient) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(ExecutorClient, "close", close)
+    node = built(database)
+    await node.links.start()
+    assert closed == []
+    await node.links.stop()
+    assert len(closed) == 1
+
+
 async def test_a_node_without_an_api_does_not_name_itself(database: Database) -> None:
     found = []
     for roles in (ALL, frozenset({"coordinator"})):
@@ -138,3 +156,28 @@ async def test_a_node_without_an_api_does_not_name_itself(database: Database) ->
         assert made is not None
         found.append(list(cast(Any, made.calls.callbacks)._own()))
     assert found == [[("127.0.0.1", 8080)], []]
+
+
+async def test_a_server_notes_where_it_listens_before_the_node_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[socket.socket] = []
+
+    class NodeStarts(Exception):
+        """What is to be seen was before this."""
+
+    async def serve(sockets: object) -> None:
+        """It serves nobody."""
+
+    async def start() -> None:
+        raise NodeStarts
+
+    settings = Settings(http=HttpSettings(port=0))
+    context = SimpleNamespace(roles=ALL, settings=settings, name="node-1")
+    registry = SimpleNamespace(listeners=SimpleNamespace(bound=noted.extend))
+    monkeypatch.setattr(server, "_server", lambda *_: SimpleNamespace(serve=serve))
+    monkeypatch.setattr(server, "export_traces", lambda *_: None)
+    node: Any = SimpleNamespace(context=context, registry=registry, start=start)
+    with pytest.raises(NodeStarts):
+        await server._run(node, None, [0], None, cast(Any, None), cast(Any, None))
+    [found] = noted
+    with found:
+        assert found.getsockname()[1] > 0

@@ -163,7 +163,7 @@ def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     assert schedules.CATCH_UP[1] == CATCH_UP_LIMIT
     assert schedules.COUNT[1] == MOST_PREVIEWED
     assert registry.PICKS[1] == MOST_PICKS
-    assert list(registry.STRATEGIES) == [*Strategy]
+    assert list(options.STRATEGIES) == [*Strategy]
     WorkerSettings(concurrency=local.CONCURRENCY[1])
     with pytest.raises(ValueError, match="less than or equal"):
         WorkerSettings(concurrency=local.CONCURRENCY[1] + 1)
@@ -243,10 +243,13 @@ def test_every_command_has_a_description_and_an_example_that_can_be_read(shell: 
     command = dict(leaves())[name]
     told = " ".join(shell(*name.split(), "--help").out.split())
     assert command.about in told
-    assert f"example: orchestrix {' '.join(command.example.split())}" in told
-    assert command.example.startswith(name)
-    words = shlex.split(command.example.partition(" > ")[0])
-    assert callable(parse(words))
+    lines = command.example.splitlines()
+    typed = [f"orchestrix {' '.join(line.split())}" for line in lines]
+    assert f"example{'s' * (len(lines) > 1)}: {' '.join(typed)} exit codes:" in told
+    for line in lines:
+        assert line.startswith(name)
+        words = shlex.split(line.partition(" > ")[0])
+        assert callable(parse(words))
 
 
 def test_every_command_that_ends_has_an_output_for_scripts(shell: Shell) -> None:
@@ -262,7 +265,11 @@ def test_a_missing_saga_is_told_where_sagas_are_listed(shell: Shell) -> None:
 def test_completion_knows_commands_and_options(shell: Shell, kind: str) -> None:
     answer = shell("--completion", kind)
     assert (answer.code, answer.err) == (0, "")
-    assert all(word in answer.out for word in ("redispatch", "schedules", "--created-after", "--if-version"))
+    assert all(
+        word in answer.out for word in ("redispatch", "schedules", "--created-after", "--if-version", "--routing")
+    )
+    assert "_shtab_orchestrix_jobs_submit___routing_choices" in answer.out or kind != "bash"
+    assert "CONSISTENT_HASH" in answer.out
 
 
 def test_bash_takes_the_completion() -> None:

@@ -29,6 +29,7 @@ from orchestrix.jobs import outbox_rows, step_results
 from orchestrix.jobs import spans as job_spans
 from orchestrix.jobs.submission import JobRequest, job_of
 from orchestrix.persistence.engine import Transaction
+from orchestrix.saga.job_targets import JobTarget
 from orchestrix.telemetry import tracing
 from orchestrix.telemetry.trace_context import TraceContext, context_in, published_context, trace_context
 from tests.tracing import RecordedSpans, attribute, context_of, links_of, parent_id
@@ -442,9 +443,11 @@ def _act(action: str, before: JobRow, after: JobRow) -> JobRow:
 
 
 def test_a_job_follows_from_the_request_for_it(spans: RecordedSpans) -> None:
-    wanted = JobRequest(queue="reports", handler="monthly", traceparent=KEPT.traceparent, tracestate=KEPT.tracestate)
+    wanted = JobRequest(
+        JobTarget("reports"), handler="monthly", traceparent=KEPT.traceparent, tracestate=KEPT.tracestate
+    )
     with tracing.active(tracing.begin("POST", parent=KEPT)) as request:
-        found, bare = job_of(wanted, clock.now()), job_of(JobRequest(queue="q", handler="h"), clock.now())
+        found, bare = job_of(wanted, clock.now()), job_of(JobRequest(JobTarget("q"), handler="h"), clock.now())
     assert request.context is not None
     assert (found.traceparent, found.tracestate, found.trace_head) == (*KEPT, request.context.traceparent)
     assert (bare.traceparent, bare.trace_head) == (request.context.traceparent, request.context.traceparent)

@@ -109,7 +109,7 @@ def test_texts_for_readers_and_the_model_do_not_count() -> None:
 
 def test_a_newer_form_or_option_is_refused_and_not_guessed() -> None:
     body = through_json(FULL)
-    with pytest.raises(UnknownFormatError, match=r"form 2 of a stored definition is newer than this release: upgrade"):
+    with pytest.raises(UnknownFormatError, match=r"form 3 of a stored definition is newer than this release: upgrade"):
         saga_from(body, FORMAT_VERSION + 1)
     with pytest.raises(UnknownFormatError, match="sharding, which this release does not know"):
         saga_from({**body, "sharding": True}, FORMAT_VERSION)

@@ -110,7 +110,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: step(timeuot=3), r"Step\(.*…\): unknown argument timeuot=; did you mean timeout=\?: write Step\("),
     (lambda: step(colour=3), r": unknown argument colour=: write Step\("),
     (lambda: Job(), r'Job\(\): name is missing: write Job\("build-image"\)'),  # type: ignore[call-arg]
-    (lambda: Job("a", "b", None, 0, 5), r"it takes 4 arguments without a name, not 5"),  # type: ignore[call-arg]
+    (lambda: Job("a", "b", None, 0, 5), r"it takes 4 arguments without a name, not 5"),  # type: ignore[arg-type, call-arg]
     (lambda: Job("a", name="b"), r"Job\('a', name='b'\): name was given more than once"),  # type: ignore[misc]
     (lambda: NothingToUndo(), r"NothingToUndo\(\): why is missing: write NothingToUndo\("),  # type: ignore[call-arg]
     (lambda: Compensation(cmd="cmd.a"), r"Compensation\(cmd='cmd.a'\): unknown argument cmd=; did you mean command="),  # type: ignore[call-arg]
