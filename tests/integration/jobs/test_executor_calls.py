@@ -288,7 +288,7 @@ async def test_an_outage_of_the_database_is_no_silence_of_an_executor(
             with pytest.raises(Unavailable):
                 await node.run_once()
     await node.run_once()
-    await node.stop()
+    await eventually(lambda: all(call.task is None for call in node._calls.values()), deadline=10.0)
     assert (await now(owner.database, job)).state == "RUNNING"
     for _ in range(24):
         time.advance(4.0)
