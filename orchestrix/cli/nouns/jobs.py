@@ -25,6 +25,8 @@ _SUBMIT = (
     option("--address", "with --routing ADDRESS: which executor, as http://host:port", "URL", "routing.address"),
     option("--end", "with --routing SHARDING_BROADCAST: whether all must succeed or any (all)", "all|any",
            "routing.end", choices=("all", "any")),
+    option("--deadline", "with --routing SHARDING_BROADCAST: after how long the whole of it times out", "TIME",
+           "deadline"),
     BY,
     option("--idempotency-key", "asking again with the same key submits nothing, but gives the same answer", "KEY"),
 )  # fmt: skip

@@ -8,14 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.dispatch_capacity import OpenJobs, target_of
 from orchestrix.domain.job_diagnosis import GroupExecutors, SilenceLimits
 from orchestrix.domain.jobs import JobRow
-from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
+from orchestrix.domain.nodes import FEATURE_LEVEL
 from orchestrix.domain.registry.executor_calls import called
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
@@ -34,7 +33,6 @@ from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
 from orchestrix.persistence.jobs.jobs import JobFilter
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.registrations import Heartbeat
-from orchestrix.persistence.tables import nodes as node_table
 from tests.conformance.store.plans import accesses, watched
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
 from tests.integration.jobs.rows import joined
@@ -160,17 +158,6 @@ async def test_attempts_that_no_executor_has_begun_for_a_while_are_counted(datab
     await running(database, **routed("begun"))
     async with database.read() as connection:
         assert await group_executors.not_started_counts(connection) == {"shop": 2, "reports": 1}
-
-
-async def test_the_least_feature_level_is_that_of_a_node_that_is_alive(database: Database) -> None:
-    async with database.begin() as tx:
-        assert await nodes.least_feature_level(tx) is None
-        assert await nodes.join(tx, "new-1", "new", [], feature_level=FEATURE_LEVEL)
-        assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
-        assert await nodes.join(tx, "old-1", "old", [])
-        assert await nodes.least_feature_level(tx) == 0
-        await tx.execute(update(node_table).where(node_table.c.id == "old-1").values(state=NodeState.DEAD.value))
-        assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
 
 
 async def test_nodes_below_a_feature_level_are_named(database: Database) -> None:

@@ -91,9 +91,9 @@ async def test_an_executor_reads_what_it_is_called_with() -> None:
 @pytest.mark.parametrize(
     ("answer", "meaning"),
     [
-        (Taken(), CallResult(CallAnswer.TAKEN)),
-        (Busy(409, "full"), CallResult(CallAnswer.BUSY, "full")),
-        (Refused(422, "no"), CallResult(CallAnswer.REFUSED, "no")),
+        (Taken(), CallResult(CallAnswer.TAKEN, status=200)),
+        (Busy(409, "full"), CallResult(CallAnswer.BUSY, "full", 409)),
+        (Refused(422, "no"), CallResult(CallAnswer.REFUSED, "no", 422)),
         (Unknown("late"), CallResult(CallAnswer.UNKNOWN, "late")),
         (NotReached("gone"), CallResult(CallAnswer.NOT_REACHED, "gone")),
     ],
