@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from orchestrix.domain.registry import executor_calls as rules
 from orchestrix.domain.registry.executor_calls import CallState
@@ -27,15 +28,12 @@ class AttemptCall:
     """Whether the executor was asked once to stop."""
     ended: bool = False
     """Whether this node has ended it."""
-    instance: str | None = None
-    """The process that was last known at its address."""
+    asked_for: datetime | None = None
+    """When the process registered that was asked because of that."""
     task: asyncio.Task[None] | None = None
 
     def follow(self, found: OwnedAttempt) -> None:
         """Takes over what was read of it now. Where another process has its address, that is asked at once."""
-        if found.address != self.attempt.address:
-            self.instance = None
         self.attempt = found
-        if rules.is_restarted(self.instance, found.instance):
-            self.next_at = 0.0
-        self.instance = found.instance or self.instance
+        if found.registered_at != self.asked_for and rules.is_restarted(found.called_at, found.registered_at):
+            self.next_at, self.asked_for = 0.0, found.registered_at

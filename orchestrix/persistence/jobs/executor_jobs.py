@@ -21,7 +21,7 @@ from orchestrix.persistence.tables import job_attempts, job_registry, jobs
 class OwnedAttempt:
     """An attempt that this node owns under that epoch; what it needs to know each second.
 
-    `instance` is the process that registered last at the address; None where none did, or it gives no id.
+    `registered_at` is when the process registered that has the address now; None where none did.
     """
 
     job_id: str
@@ -32,7 +32,7 @@ class OwnedAttempt:
     called_at: datetime | None
     heard_at: datetime | None
     cancel_reason: str | None
-    instance: str | None = None
+    registered_at: datetime | None = None
 
 
 async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
@@ -47,7 +47,7 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         table.called_at,
         table.worker_beat_at,
         table.cancel_reason,
-        job_registry.c.instance,
+        job_registry.c.instance_since,
     )
     mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
     registered = and_(
@@ -139,14 +139,14 @@ async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> se
 
 
 @dataclass(frozen=True, slots=True)
-class WorkInHand:
+class ExecutorWork:
     """The live attempts of an executor: the nodes that own them, and the last sign of life of any."""
 
     owners: frozenset[str]
     heard_at: datetime | None
 
 
-async def in_hand(connection: Connection, executors: Collection[Executor]) -> dict[Executor, WorkInHand]:
+async def work_of(connection: Connection, executors: Collection[Executor]) -> dict[Executor, ExecutorWork]:
     """What these executors were given that has not ended, of those that have work."""
     table, among = jobs.c, connection.dialect.among
     apps, addresses = (sorted({one[place] for one in executors}) for place in (0, 1))
@@ -154,11 +154,11 @@ async def in_hand(connection: Connection, executors: Collection[Executor]) -> di
     given = table.channels == 1, of, among(table.address, addresses)
     # Each state by itself: else SQLite walks an index of all jobs that groups ever had.
     each = [select(*by, func.max(table.worker_beat_at)).where(table.state == one, *given).group_by(*by) for one in LIVE]
-    found: dict[Executor, WorkInHand] = {}
+    found: dict[Executor, ExecutorWork] = {}
     for app, address, owner, heard_at in await connection.execute(union_all(*each)):
-        before = found.get((app, address), WorkInHand(frozenset(), None))
+        before = found.get((app, address), ExecutorWork(frozenset(), None))
         owners = before.owners | {owner} if owner is not None else before.owners
-        found[app, address] = WorkInHand(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
+        found[app, address] = ExecutorWork(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
     return found
 
 

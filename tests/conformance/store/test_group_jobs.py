@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -306,23 +306,27 @@ async def test_two_owners_at_once_store_one_address(database: Database) -> None:
     assert (await now(database, job)).address == "http://a:1"
 
 
-async def test_the_process_that_registered_at_its_address_is_read_with_an_attempt(database: Database) -> None:
+async def test_when_the_process_at_its_address_registered_is_read_with_an_attempt(database: Database) -> None:
     job, attempt = await at_work(database, "a")
     await given(database, "a", attempt, "http://a:1")
     others = [Heartbeat("other", "http://a:1", "of another app"), Heartbeat("shop", "http://b:1", "elsewhere")]
 
-    async def known(*heartbeats: Heartbeat) -> str | None:
+    async def known(*heartbeats: Heartbeat) -> datetime | None:
         async with database.begin() as tx:
-            await registrations.record(tx, heartbeats, tx.now())
+            before = await registrations.among(tx, [one.executor for one in heartbeats])
+            await registrations.record(tx, heartbeats, tx.now(), before)
         async with database.read() as connection:
             [found] = await executor_jobs.owned(connection, "a", 100)
         assert found.job_id == job.id
-        return found.instance
+        return found.registered_at
 
     assert await known(*others) is None
-    assert await known(Heartbeat("shop", "http://a:1", "first")) == "first"
-    assert await known(Heartbeat("shop", "http://a:1", "second")) == "second"
-    assert await known(Heartbeat("shop", "http://a:1")) is None
+    first = await known(Heartbeat("shop", "http://a:1", "first"))
+    assert first is not None
+    assert await known(Heartbeat("shop", "http://a:1", "first", "DRAINING")) == first
+    second = await known(Heartbeat("shop", "http://a:1", "second"))
+    assert second is not None
+    assert second > first
 
 
 async def test_signs_of_life_count_only_for_attempts_that_were_given_to_that_executor(database: Database) -> None:

@@ -246,21 +246,22 @@ async def test_an_attempt_that_is_not_heard_of_is_lost(owner: Owner) -> None:
 
 
 async def beats(owner: Owner, instance: str | None, address: str = A) -> None:
+    one = Heartbeat("shop", address, instance)
     async with owner.database.begin() as tx:
-        await registrations.record(tx, [Heartbeat("shop", address, instance)], tx.now())
+        before = await registrations.among(tx, [one.executor])
+        await registrations.record(tx, [one], tx.now(), before)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_where_another_process_registers_it_is_asked_at_once(owner: Owner, cancelled: bool) -> None:
-    job = await running(owner)
     await beats(owner, "first")
+    job = await running(owner)
     if cancelled:  # the new process takes the request to stop too, as one that it does not know
         job = await stored(owner.database, job, rules.cancelled(job, "not needed", owner.database.now()))
     node = owner.node()
     await node.start()
     await eventually(lambda: owner.executors.asked == 1, deadline=10.0)
     await beats(owner, "first")
-    await beats(owner, None)
     await beats(owner, "elsewhere", B)
     node.wake()
     await node.run_once()
@@ -292,7 +293,7 @@ async def test_an_outage_of_the_database_is_no_silence_of_an_executor(
             with pytest.raises(Unavailable):
                 await node.run_once()
     await node.run_once()
-    await node.stop()
+    await eventually(lambda: all(call.task is None for call in node._calls.values()), deadline=10.0)
     assert (await now(owner.database, job)).state == "RUNNING"
     for _ in range(24):
         time.advance(4.0)
