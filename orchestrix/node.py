@@ -200,9 +200,9 @@ def build_node(
     dead_letters = assemble_dead_letters(node, dead_dispatches)
     jobs = assemble_jobs(node, notifiers, ids.is_current)
     schedules = ScheduleService(database, notifiers.leader, jobs.stops.publish)
-    registry = assemble_registry(node)
+    registry = assemble_registry(node, lambda: ids.current)
     engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))
-    executors = assemble_executor_calls(node, registry)
+    executors = assemble_executor_calls(node, registry, lambda: ids.current)
     cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers, executors))
     watch = database_watch or DatabaseWatch(database, name)
     _report(health, node, watch, dead_letters, engine, cluster)
@@ -219,7 +219,7 @@ def build_node(
         engine,
         cluster,
         links=_links(node, watch, links, executors),
-        works=Services(_works(node, relay, dead_letters, jobs, registry, engine, cluster)),
+        works=Services(_works(node, relay, dead_letters, jobs, registry, engine, cluster, executors)),
         membership=Services([] if cluster.coordinator is None else [cluster.coordinator]),
     )
 
@@ -310,6 +310,7 @@ def _works(
     registry: ExecutorRegistry,
     engine: NodeEngine,
     cluster: NodeCluster,
+    executors: NodeExecutors | None,
 ) -> list[Service]:
     """What a node of these roles runs, in the order of the start. The shards will add theirs here."""
     clock_watch = ClockRegressionDetector(node.database, node.settings.orchestrator.claim)
@@ -318,7 +319,8 @@ def _works(
     works += _orchestration(node, engine, dead_letters) if ORCHESTRATOR in node.roles else [BrokerProbe(node.broker)]
     if API in node.roles:
         works += [ServiceAdapter(engine.starter.run, engine.starter.stop), Pruner(node.database)]
-    return [*works, *registry_works(node, registry)]
+    probing = [] if executors is None else [executors.prober]
+    return [*works, *registry_works(node, registry), *probing]
 
 
 def _orchestration(node: NodeContext, engine: NodeEngine, dead_letters: NodeDeadLetters) -> list[Service]:

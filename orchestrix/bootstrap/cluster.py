@@ -39,6 +39,11 @@ class NodeIds:
         self._current, self._next = self._next, self._make()
         return self._current
 
+    @property
+    def current(self) -> str | None:
+        """The id of the present membership; None before the first one."""
+        return self._current
+
     def is_current(self, node_id: str) -> bool:
         """Whether this process is that member now."""
         return node_id == self._current

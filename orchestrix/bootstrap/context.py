@@ -37,6 +37,7 @@ class NodeSignals:
     def node_notified(self) -> None:
         """This node was notified: a job is due, a schedule has changed, or it is to drain."""
         self.jobs.due.set()
+        self.jobs.broadcasts.set()
         self.schedules_due.set()
         self.jobs.drain_requested.set()
 

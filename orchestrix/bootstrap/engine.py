@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrix.bootstrap.context import ORCHESTRATOR, NodeContext
+from orchestrix.domain.job_diagnosis import SilenceLimits
 from orchestrix.engine.broker_status import BrokerStatus
 from orchestrix.engine.change_notifier import SagaChangeNotifier
 from orchestrix.engine.control import SagaControl
@@ -66,6 +67,7 @@ def assemble_engine(
 ) -> NodeEngine:
     """The parts; nothing of them runs yet. `phase` as in `SagaExplainer`."""
     database, broker, catalog, silent = node.database, node.broker, node.catalog, node.settings.jobs.silent
+    limits = SilenceLimits(silent, node.settings.registry.dead)
     changes = SagaChangeNotifier(database)
     reader = DefinitionStore(database, catalog, node.signals.catalog_grew.set)
     base = EngineBase(relay, jobs, changes, reader)
@@ -80,7 +82,7 @@ def assemble_engine(
         moving,
         SagaStarter(database, catalog, relay, changes, node=node.name, batch=batch, on_commit=expect, jobs=jobs),
         SagaControl(database, relay, changes, catalog, expect, jobs, reader),
-        SagaExplainer(database, broker, catalog, silent, phase, reader),
+        SagaExplainer(database, broker, catalog, limits, phase, reader),
         StuckSagas(database, broker, silent),
         BrokerStatus(broker),
         RedispatchService(database, relay, catalog, jobs),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from orchestrix.api.guards.auth import EXECUTORS_OF
 from orchestrix.bootstrap.context import API, NodeContext
 from orchestrix.domain.registry.addresses import SETTING, AllowList
 from orchestrix.errors import ConfigError
+from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
 from orchestrix.leader_duties import Duty
 from orchestrix.lifecycle import Service
 from orchestrix.registry.address_check import AddressCheck
@@ -18,17 +20,21 @@ from orchestrix.registry.reaper import ExecutorReaper
 from orchestrix.registry.registrar import Registrar
 from orchestrix.registry.router import ExecutorRouter
 from orchestrix.registry.services import ExecutorRegistry
+from orchestrix.registry.suspects import SuspicionView
 
 
-def assemble_registry(node: NodeContext) -> ExecutorRegistry:
-    """The parts; nothing of them runs yet. Raises `ConfigError` for an allow list that cannot be read."""
+def assemble_registry(node: NodeContext, current_id: Callable[[], str | None] = lambda: None) -> ExecutorRegistry:
+    """The parts; nothing of them runs yet. `current_id` is this node's present id in the cluster.
+
+    Raises `ConfigError` for an allow list that cannot be read.
+    """
     settings, http = node.settings.registry, node.settings.http
     listeners = NodeListeners(node.database, node.name, http.host, http.port)
     return ExecutorRegistry(
         settings,
-        Registrar(node.database),
+        Registrar(node.database, notify_owners=OwnerNotifier(node.broker)),
         RegistryDirectory(node.database, settings),
-        ExecutorRouter(node.database),
+        ExecutorRouter(node.database, lambda: SuspicionView(current_id(), settings.probe)),
         GroupControl(node.database),
         AddressCheck(node.database, _allowed(node), listeners.own, settings.dead),
         listeners,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from shlex import quote
-from typing import Final
+from typing import Final, NamedTuple
 
 from orchestrix.domain.jobs import (
     ATTEMPT_TIMED_OUT,
@@ -38,10 +39,32 @@ class QueueWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class DiagnosisContext:
-    """What is known around a job: the workers of its queue, and since when there is a leader, which stores heartbeats.
+class GroupExecutors:
+    """The executors of a group: `addresses` takes new jobs, None where the group does not exist. `attempts` says how
+    many were given to each address and have not ended.
+    """
 
-    After `limit` seconds without a heartbeat a worker's attempts are lost. `is_read` says that the node which owns the
+    addresses: Sequence[str] | None
+    attempts: Mapping[str, int] = field(default_factory=dict)
+
+
+class SilenceLimits(NamedTuple):
+    """After how many seconds without a sign of life the attempts of a worker, and of an executor, are lost."""
+
+    workers: float
+    executors: float
+
+    def of(self, job: JobRow) -> float:
+        """The limit for who does that job."""
+        return self.workers if job.queue is not None else self.executors
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisContext:
+    """What is known around a job: the workers of its queue or the executors of its group, and since when there is a
+    leader, which stores heartbeats.
+
+    After `limit` seconds without a sign of life an attempt is lost. `is_read` says that the node which owns the
     job, and consumes its messages, had a heartbeat recently; `is_empty` that no dispatch is in the queue of its
     workers.
     """
@@ -51,6 +74,7 @@ class DiagnosisContext:
     led_since: datetime | None
     is_read: bool = True
     is_empty: bool = False
+    executors: GroupExecutors | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +110,12 @@ def timeout_ending(job: JobRow, workers: QueueWorkers) -> AttemptEnding:
 
 
 def may_wake_leader(job: JobRow) -> bool:
-    """Whether the leader may have something to do now: another attempt, or a run that has waited for this one's end."""
-    return job.state == PENDING or (job.ended and job.schedule_id is not None)
+    """Whether the leader may have something to do now: another attempt, or a run that has waited for this one's end;
+    or children of this broadcast are to be cancelled.
+    """
+    if job.state == PENDING or (job.ended and job.schedule_id is not None):
+        return True
+    return job.has_children and (job.ended or job.cancel_reason is not None) and job.wake_at is not None
 
 
 def may_wait(job: JobRow, now: datetime, limit: float) -> bool:
@@ -128,8 +156,8 @@ def wait_reason(job: JobRow, now: datetime, context: DiagnosisContext, problem: 
             "no_leader", f"no leader elected ({_UNLED[job.state]})", "start a node with `orchestrix serve`"
         )
     led = now - context.led_since
-    if job.queue is None and job.state != PENDING:
-        return _no_executor(job, now)
+    if job.queue is None:
+        return _group_waits(job, now, context, led)
     if job.state == PENDING:
         return _unsent(job, led, context.workers)
     workers = (
@@ -167,7 +195,7 @@ def _missed(limit: float) -> timedelta:
 def _unsent(job: JobRow, led: timedelta, workers: QueueWorkers) -> WaitReason:
     if led <= DISPATCH_GRACE:
         return WaitReason("leader_is_new", f"{_begun(led)} and will dispatch it soon")
-    if not workers.known and job.queue is not None:
+    if not workers.known:
         most = "a queue gets only a part of jobs.max_live before workers start its jobs"
         missing = _no_worker(job, workers)
         return replace(missing, cause=f"not dispatched yet: {most}, and {missing.cause}")
@@ -222,15 +250,101 @@ def _no_worker(job: JobRow, workers: QueueWorkers) -> WaitReason:
     return WaitReason(code, how, f"start {more} with `orchestrix worker --job-queue {job.queue}`")
 
 
-def _no_executor(job: JobRow, now: datetime) -> WaitReason:
-    see = f"see `orchestrix registry show {quote(job.executor_group or '')}`"
+def _group_waits(job: JobRow, now: datetime, context: DiagnosisContext, led: timedelta) -> WaitReason:
+    """What keeps a job for a group from continuing."""
+    if job.state == PENDING:
+        return _missing(job.executor_group or "", context.executors) or _not_its_turn(job, led)
+    if not context.is_read:
+        return _UNREAD
+    if job.state == RUNNING:
+        return _silent_executor(job, now)
     if job.address is None:
-        return WaitReason("not_called", f"no executor of group {job.executor_group} has been called", see)
-    if job.state == RUNNING and job.worker_beat_at is not None:
-        seconds = duration(int((now - job.worker_beat_at).total_seconds()))
-        cause = f"the executor at {job.address} has sent nothing for {seconds}"
-        return WaitReason("silent_executor", cause, "wait, its owner asks it, and gives the attempt up if it is lost")
-    return WaitReason("executor_waits", f"the executor at {job.address} was called and has not begun it", see)
+        return _missing(job.executor_group or "", context.executors) or _not_called(job, now)
+    return _not_begun(job, now, context.executors)
+
+
+def _not_its_turn(job: JobRow, led: timedelta) -> WaitReason:
+    if led <= DISPATCH_GRACE:
+        return WaitReason("leader_is_new", f"{_begun(led)} and will dispatch it soon")
+    return WaitReason(
+        "max_live",
+        f"not dispatched yet: it waits for the turn of group {job.executor_group}: the limit of open jobs "
+        "(jobs.max_live) is reached, or the group's part of it, or the leader is late",
+    )
+
+
+def _missing(group: str, executors: GroupExecutors | None) -> WaitReason | None:
+    """What a group has too little of."""
+    if executors is None or executors.addresses:
+        return None
+    name = quote(group)
+    if executors.addresses is None:
+        helps = f"make it with `orchestrix registry set {name} --auto`; without it the job fails"
+        return WaitReason("no_group", f"the executor group {group} does not exist", helps)
+    helps = (
+        f"start one that registers for {group}, or set an address with `orchestrix registry set {name} --address URL`"
+    )
+    return WaitReason("no_executors", f"group {group} has no executor that takes jobs", helps)
+
+
+def _not_called(job: JobRow, now: datetime) -> WaitReason:
+    cause = f"no executor of group {job.executor_group} has been called{_for(job.dispatched_at, now)}"
+    return WaitReason("not_called", cause, _see(job))
+
+
+def _not_begun(job: JobRow, now: datetime, executors: GroupExecutors | None) -> WaitReason:
+    """It was called, and no report has come."""
+    known, address = executors or GroupExecutors(None), job.address or ""
+    called = f"the executor at {address} was called{_ago(job.called_at, now)}"
+    if known.addresses is not None and address not in known.addresses:
+        gone = f"{called}, has not begun it, and takes no jobs of group {job.executor_group} any more"
+        return WaitReason("executor_gone", gone, "wait, its owner asks it, and gives the attempt up if it is lost")
+    if known.addresses and _all_busy(known, address):
+        count, attempts = len(known.addresses), sum(known.attempts.values())
+        each = f"all {count} executors" if count > 1 else "the only executor"
+        busy = (
+            f"{called} and has not begun it; {each} of group {job.executor_group} may be busy, with {attempts} attempts"
+        )
+        return WaitReason("busy_executors", busy, "start another executor, or wait for one to end")
+    if job.worker_beat_at is None:
+        return WaitReason("not_answered", f"{called} and has not answered since", _see(job))
+    return WaitReason("executor_waits", f"{called}, has it, and has not begun it", _see(job))
+
+
+def _all_busy(known: GroupExecutors, address: str) -> bool:
+    """Whether each executor has an attempt besides the one that waits."""
+    others = {**known.attempts, address: known.attempts.get(address, 1) - 1}
+    return all(others.get(one, 0) > 0 for one in known.addresses or ())
+
+
+def _silent_executor(job: JobRow, now: datetime) -> WaitReason:
+    assert job.worker_beat_at is not None, "it may wait"
+    silent = duration(int((now - job.worker_beat_at).total_seconds()))
+    cause = f"the executor at {job.address} has sent nothing for {silent}, since {job.worker_beat_at:%H:%M:%S} UTC"
+    return WaitReason("silent_executor", cause, "wait, its owner asks it, and gives the attempt up if it is lost")
+
+
+def _see(job: JobRow) -> str:
+    return f"see `orchestrix registry show {quote(job.executor_group or '')}`"
+
+
+def _ago(at: datetime | None, now: datetime) -> str:
+    return "" if at is None else f" {duration(int((now - at).total_seconds()))} ago"
+
+
+def _for(since: datetime | None, now: datetime) -> str:
+    return "" if since is None else f" for {duration(int((now - since).total_seconds()))}"
+
+
+def not_begun_by(group: str, executors: GroupExecutors) -> tuple[str, str]:
+    """Why no executor of a group begins what was dispatched, and what to type or to do about it."""
+    missing = _missing(group, executors)
+    if missing is None:
+        return (
+            "its executors are busy or do not answer, or were only just called",
+            f"orchestrix registry show {quote(group)}",
+        )
+    return missing.cause, missing.helps
 
 
 def _served(queue: str, workers: QueueWorkers) -> tuple[str, str]:

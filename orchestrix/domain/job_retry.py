@@ -24,11 +24,19 @@ def retried(job: JobRow, now: datetime) -> JobRow:
     if job.saga is not None:
         sentence = f"the job is a step of a saga, which decides what follows: {saga_retry(job)}"
         raise RefusedAction(sentence, *_instead(job)[1:])
+    if job.parent_id is not None:
+        sentence = "the job is a shard of a broadcast: retry that, and it runs again what has failed, with "
+        raise RefusedAction(f"{sentence}`orchestrix jobs retry {job.parent_id}`")
     if is_retried(job):
         return job
     if job.state not in RETRYABLE:
         sentence, *allowed = _instead(job)
         raise RefusedAction(f"the job is {job.state}; {sentence}", *allowed)
+    return begun_again(job, now)
+
+
+def begun_again(job: JobRow, now: datetime) -> JobRow:
+    """The job that has ended, as it waits for another attempt."""
     return replace(
         job,
         version=job.version + 1,

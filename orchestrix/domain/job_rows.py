@@ -41,7 +41,10 @@ class JobRow:
 
     Of a job for a group, `routing` is the strategy that picks its executor, by `routing_key` or `routing_address`;
     `address` the executor that the present attempt was given to, at `called_at`. A broadcast ends as `broadcast_end`
-    says; its parts have it as `parent_id`, each with the index of its shard.
+    says, `all` or `any`, which no other job has: at the latest `deadline_ms` after it was fired. It has no owner and no
+    attempts. Its children have it as `parent_id`, each with the index of its shard, and share its payload;
+    `children_left` of them have not ended, and `children_failed` have ended without success. While it is RUNNING,
+    `wake_at` is its deadline; afterwards it says that children are still to be cancelled.
     """
 
     id: str
@@ -100,6 +103,8 @@ class JobRow:
     parent_id: str | None = None
     shard_index: int | None = None
     shard_total: int | None = None
+    deadline_ms: int | None = None
+    children_total: int | None = None
     children_left: int | None = None
     children_failed: int | None = None
 
@@ -107,6 +112,11 @@ class JobRow:
     def live(self) -> bool:
         """Whether a worker has it or will have it."""
         return self.state in LIVE
+
+    @property
+    def has_children(self) -> bool:
+        """Whether it is a broadcast that was fired: its children run, and not the job itself."""
+        return self.children_left is not None
 
     @property
     def ended(self) -> bool:

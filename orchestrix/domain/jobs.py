@@ -193,7 +193,8 @@ def ended(job: JobRow, ending: AttemptEnding, now: datetime, jitter: float) -> J
 
 
 def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
-    """The job is to end. A worker that works on it must receive that and report its end first.
+    """The job is to end. A worker that works on it must receive that and report its end first; a broadcast ends with
+    its children, which the leader cancels.
 
     Asking again changes nothing. Raises `RefusedAction` for a job that has ended otherwise.
     """
@@ -203,6 +204,8 @@ def cancelled(job: JobRow, reason: str, now: datetime) -> JobTransition:
         retry = ("retry",) if job.state != SUCCEEDED and job.saga is None else ()
         raise RefusedAction(f"the job has already ended ({job.state})", *retry)
     asked = replace(job, cancel_reason=reason)
+    if job.state == RUNNING and job.has_children:
+        return JobTransition(replace(_changed(asked, now), wake_at=now))
     if job.state == RUNNING:
         return JobTransition(_changed(asked, now), stop=job.history_id)
     if job.state == PENDING:

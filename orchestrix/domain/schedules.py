@@ -27,9 +27,7 @@ BACKFILL_LIMIT: Final = 1000
 FREQUENT_INTERVAL: Final = timedelta(hours=1)
 """Due times at most so far apart come again after the clock was set back."""
 
-_TICK: Final = timedelta(microseconds=1)
-_SECOND: Final = timedelta(seconds=1)
-_MINUTE: Final = timedelta(minutes=1)
+_TICK, _SECOND, _MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
 
 
 class Overlap(StrEnum):
@@ -122,6 +120,11 @@ class Schedule:
         if self.paused_at is not None:
             return ScheduleState.PAUSED
         return ScheduleState.ENDED if self.due_at is None else ScheduleState.ACTIVE
+
+    @property
+    def group(self) -> str | None:
+        """The group of executors that its jobs are for; None where they are for the workers of a queue."""
+        return self.job.get("executor_group")
 
     @property
     def missed_after(self) -> timedelta:

@@ -17,6 +17,7 @@ from orchestrix.errors import NotFound
 from orchestrix.jobs import outbox_rows, spans, step_results
 from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
+from orchestrix.jobs.step_results import StoredEnds
 from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
@@ -89,19 +90,26 @@ class JobCanceller:
         return moved.job
 
     async def _write(self, tx: Transaction, job_id: str, reason: str, actor: str) -> JobTransition:
-        job = (await jobs.lock(tx, [job_id])).get(job_id)
+        job = (await jobs.lock_with_parents(tx, [job_id])).get(job_id)
         if job is None:
             raise NotFound(f"there is no job {job_id}")
         moved = rules.cancelled(job, reason, self._database.now())
         if moved.job is not job:
             moved = replace(moved, job=spans.act(tx, CANCEL, job, moved.job))
             tried = [moved.attempt] if moved.attempt else []
-            if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
+            stored = await step_results.store_with_results(tx, [(job.version, moved.job)], tried)
+            if stored.results:
                 tx.then(self._sent)
+            tx.then(lambda: self._announce(stored))
             detail = {"job": job.id, "state": job.state}
             await audit.insert(tx, [AuditRow(at=tx.now(), actor=actor, verb=CANCEL, reason=reason, detail=detail)])
         crash.point("jobs.cancel.before_commit")
         return moved
+
+    def _announce(self, stored: StoredEnds) -> None:
+        self._on_change([job.id for job in stored.broadcasts])
+        if stored.wakes_leader:
+            self._notify_leader()
 
 
 async def cancel_jobs(tx: Transaction, reasons: Mapping[str, str]) -> list[StopRequest]:
@@ -110,7 +118,7 @@ async def cancel_jobs(tx: Transaction, reasons: Mapping[str, str]) -> list[StopR
     All in one call: whoever locks jobs does so in the order of their ids, and a second call would begin that order
     again.
     """
-    found = [job for job in (await jobs.lock(tx, reasons)).values() if not job.ended]
+    found = [job for job in (await jobs.lock_with_parents(tx, reasons)).values() if not job.ended]
     moved = [rules.cancelled(job, reasons[job.id], tx.now()) for job in found]
     changed = [(job.version, one.job) for job, one in zip(found, moved, strict=True) if one.job.version != job.version]
     await step_results.store_with_results(tx, changed, [one.attempt for one in moved if one.attempt is not None])

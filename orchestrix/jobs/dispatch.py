@@ -12,6 +12,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs import outbox_rows, spans
+from orchestrix.jobs.broadcasts.firing import BroadcastFiring
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence import outbox
@@ -38,8 +39,9 @@ UNDECLARED_ROWS_POLL_INTERVAL_S: Final = 0.1
 class JobDispatcher:
     """A duty of the leader: dispatches what is due, as `open_limit` and the share of each queue allow, each write
     fenced by its term. A worker is lost after `silent` seconds without a heartbeat. The relay's name claims the rows,
-    for the leading node may have had another id when the process began. `notify_owners` tells the owners of jobs for
-    groups that there is another attempt.
+    for the leading node may have had another id when the process began. Broadcasts are left to `firing`; without it,
+    they wait for a leader that can call executors. `notify_owners` tells the owners of jobs for groups that there is
+    another attempt.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class JobDispatcher:
         *,
         open_limit: int,
         silent: float,
+        firing: BroadcastFiring | None = None,
         notify_owners: Callable[[Sequence[str | None]], None] = lambda owners: None,
     ) -> None:
+        self._firing = firing
         self._database = database
         self._fence = fence
         self._wake = wake
@@ -78,6 +82,7 @@ class JobDispatcher:
         if wait > 0:
             await self._wake.wait(wait)
             return
+        fired = 0 if self._firing is None else await self._firing.run_once()
         sent, rows = await self._database.run(self._write)
         if sent:
             crash.point("jobs.dispatch.after_commit")
@@ -85,7 +90,7 @@ class JobDispatcher:
             if rows:
                 self._relay.take(rows)
             self._notify_owners([job.owner for job in sent if job.queue is None])
-        else:
+        elif not fired:
             await self._wake.wait(NO_CAPACITY_POLL_INTERVAL_S)
 
     async def _write(self, tx: Transaction) -> tuple[list[JobRow], list[OutboxRow]]:

@@ -16,7 +16,7 @@ from orchestrix.broker.dead_letter import publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_diagnosis import may_wake_leader
-from orchestrix.domain.jobs import AttemptStatus, IgnoredStatus, JobAttempt, JobRow, JobTransition
+from orchestrix.domain.jobs import RUNNING, AttemptStatus, IgnoredStatus, JobAttempt, JobRow, JobTransition
 from orchestrix.errors import RetryableError, SchemaMismatch
 from orchestrix.jobs import log_lines, messages, spans, step_results
 from orchestrix.jobs.log_lines import LogLimit
@@ -85,6 +85,8 @@ class BatchResult:
     stops: list[StopRequest] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     spans: list[Span] = field(default_factory=list)
+    broadcasts: Sequence[JobRow] = ()
+    """Those of whose children some have ended."""
 
 
 class JobEventListener:
@@ -221,7 +223,9 @@ class JobEventListener:
             batch.answer.set_result(verdict)
 
     async def _write(self, batch: Sequence[ChannelBatch], tx: Transaction) -> BatchResult:
-        rows = await jobs.lock(tx, [channel_batch.job_id for channel_batch in batch])
+        ending = [one.job_id for one in batch if any(status.status != RUNNING for status, _ in one.statuses)]
+        parents = await jobs.parents(tx, ending)
+        rows = await jobs.lock(tx, [*(channel_batch.job_id for channel_batch in batch), *parents])
         written = BatchResult()
         mine = [
             channel_batch for channel_batch in batch if self._is_mine(rows.get(channel_batch.job_id), channel_batch)
@@ -238,7 +242,9 @@ class JobEventListener:
             tx,
             [job for channel_batch in mine if (job := self._note(rows[channel_batch.job_id], channel_batch, written))],
         )
-        if await step_results.store_with_results(tx, list(written.changed.values()), written.attempts.values()):
+        stored = await step_results.store_with_results(tx, list(written.changed.values()), written.attempts.values())
+        written.broadcasts = stored.broadcasts
+        if stored.results:
             tx.then(self._sent)
         await job_logs.insert(tx, [line for found in written.logs.values() for line in found])
         now = [written.changed.get(channel_batch.job_id, (0, rows[channel_batch.job_id]))[1] for channel_batch in mine]
@@ -314,6 +320,7 @@ class JobEventListener:
         self.counts.update(written.ignored)
         if written.stops:
             self._stop(written.stops)
-        if any(may_wake_leader(job) for _, job in written.changed.values()):
+        if any(may_wake_leader(job) for job in (*(job for _, job in written.changed.values()), *written.broadcasts)):
             self._notify_leader()
+        self._on_change(job.id for job in written.broadcasts)
         self._on_change({*written.changed, *(job_id for job_id, found in written.logs.items() if found)})

@@ -14,6 +14,8 @@ from orchestrix.domain.handoff import SHUTDOWN, HandoffLimits
 from orchestrix.domain.leases import Fence
 from orchestrix.domain.nodes import NodeState
 from orchestrix.errors import RetryableError
+from orchestrix.jobs.broadcasts.firing import BroadcastFiring
+from orchestrix.jobs.broadcasts.reconciler import BroadcastReconciler
 from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
@@ -51,10 +53,12 @@ LOST_DISPATCH_DELAY_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class JobSignals:
-    """What wakes a job coordinator: a job is due, a node has died, this node's row may say that it is to drain, there
-    is an executor to call, or executors have reported."""
+    """What wakes a job coordinator: a job is due, a broadcast may have to be settled, a node has died, this node's row
+    may say that it is to drain, there is an executor to call, or executors have reported.
+    """
 
     due: WakeSignal = field(default_factory=WakeSignal)
+    broadcasts: WakeSignal = field(default_factory=WakeSignal)
     orphaned: WakeSignal = field(default_factory=WakeSignal)
     drain_requested: WakeSignal = field(default_factory=WakeSignal)
     reported: ReportedJobs = field(default_factory=ReportedJobs)
@@ -158,6 +162,19 @@ class JobCoordinator:
             ]
         )
 
+    def _firing(self, fence: Fence) -> BroadcastFiring | None:
+        dependencies = self.dependencies
+        if dependencies.executors is None:
+            return None
+        return BroadcastFiring(
+            dependencies.database,
+            fence,
+            dependencies.executors.pick,
+            open_limit=dependencies.jobs.max_live,
+            sent=dependencies.relay.notify,
+            on_change=dependencies.on_job_change,
+        )
+
     def _executor_caller(self) -> ExecutorCaller | None:
         """What calls executors for the attempts that this node owns, if it has what it needs for that."""
         dependencies, control = self.dependencies, self.dependencies.control
@@ -185,6 +202,7 @@ class JobCoordinator:
     def notify_leader(self) -> None:
         """A job is due, or may be now: the leader polls at once, on whichever node."""
         self.dependencies.signals.due.set()
+        self.dependencies.signals.broadcasts.set()
         self.dependencies.notify_leader()
 
     async def start(self) -> None:
@@ -250,6 +268,7 @@ class JobCoordinator:
         orphan_detector = OrphanJobDetector(
             leader_context, dependencies.control, interval_s=dependencies.cluster.orphan_check
         )
+        reconciler = BroadcastReconciler(leader_context, dependencies.on_job_change)
         return Services(
             [
                 JobDispatcher(
@@ -259,9 +278,11 @@ class JobCoordinator:
                     dependencies.relay,
                     open_limit=most,
                     silent=silent,
+                    firing=self._firing(fence),
                     notify_owners=OwnerNotifier(dependencies.control),
                 ),
                 PeriodicDuty("job rescuer", rescuer.run_once),
+                PeriodicDuty("broadcast reconciler", reconciler.run_once, signals.broadcasts),
                 PeriodicDuty("orphan detector", orphan_detector.orphans, signals.orphaned),
                 PeriodicDuty("ownerless job detector", orphan_detector.unowned),
                 self.worker_heartbeats.duty(leader_context),

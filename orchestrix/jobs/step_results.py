@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from orchestrix import clock
 from orchestrix.broker.topology import EVENTS
+from orchestrix.domain.job_broadcasts import RESULT_TOO_LARGE
+from orchestrix.domain.job_diagnosis import may_wake_leader
 from orchestrix.domain.jobs import CANCELLED, FAILED, SUCCEEDED, JobAttempt, JobRow
 from orchestrix.jobs import spans
+from orchestrix.jobs.broadcasts.counting import count_ended
 from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.jobs import jobs
@@ -27,12 +30,32 @@ _UNKNOWN_OUTCOME_ERRORS: Final = frozenset(
 _ERROR_TEXT_LIMIT: Final = 400
 
 
+@dataclass(frozen=True, slots=True)
+class StoredEnds:
+    """What else was stored with jobs: whether there are results for sagas, and the broadcasts that changed."""
+
+    results: bool
+    broadcasts: Sequence[JobRow]
+
+    @property
+    def wakes_leader(self) -> bool:
+        """Whether the leader may have something to do for one of the broadcasts now."""
+        return any(may_wake_leader(job) for job in self.broadcasts)
+
+
 async def store_with_results(
     tx: Transaction, changed: Sequence[tuple[int, JobRow]], tried: Iterable[JobAttempt] = ()
-) -> bool:
-    """`jobs.store`, and in the same transaction the result for the saga of each ended job; whether there is one."""
+) -> StoredEnds:
+    """`jobs.store`; and in the same transaction what follows from the end of each job: for the broadcast whose child
+    it is, and for the saga of which it, or that broadcast, is a step.
+
+    Raises `Contention` as `count_ended`.
+    """
     await jobs.store(tx, changed, tried)
-    return await insert_results(tx, [job for _, job in changed])
+    found = [job for _, job in changed]
+    counted = await count_ended(tx, found)
+    over = [one.job for one in counted if one.has_just_ended]
+    return StoredEnds(await insert_results(tx, [*found, *over]), [one.job for one in counted])
 
 
 async def insert_results(tx: Transaction, found: Iterable[JobRow], *, again: bool = False) -> bool:
@@ -71,7 +94,7 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
         "appId": job.instance_id,
         "correlationId": job.correlation_id,
         "causationId": job.id,
-        **({"data": job.result or {}} if good else {"error": _error(job, problem)}),
+        **({"data": _data(job)} if good else {"error": _error(job, problem)}),
     }
     traceparent, tracestate = spans.trace_of(job)
     return OutboxRow(
@@ -92,8 +115,21 @@ def _row(job: JobRow, payload: Any, now: datetime) -> OutboxRow | None:
     )
 
 
+def _data(job: JobRow) -> dict[str, Any]:
+    """The data of the success; of a broadcast, whose result is a list, they are its `results` by shard."""
+    return {"results": job.result} if job.has_children else job.result or {}
+
+
 def _result_problem(job: JobRow) -> str | None:
     """Why a saga cannot take over the result."""
+    if job.state == SUCCEEDED and isinstance(job.error, dict) and job.error.get("type") == RESULT_TOO_LARGE:
+        return str(job.error.get("message"))
+    if job.has_children:
+        return (
+            None
+            if len(dump(_data(job))) <= MAX_DATA
+            else f"the results of its children have more than {MAX_DATA} bytes"
+        )
     if job.result is not None and not isinstance(job.result, dict):
         return "the job's result is not a JSON object"
     if job.result is not None and len(dump(job.result)) > MAX_DATA:
@@ -109,7 +145,9 @@ def _error(job: JobRow, problem: str | None) -> dict[str, Any]:
         type, message = "JobCancelled", job.cancel_reason or message
     elif job.state == SUCCEEDED:
         type, message = "BadOutput", problem or message
-    unsure = job.attempt > 0 and not (job.state == FAILED and job.attempt == 1 and type not in _UNKNOWN_OUTCOME_ERRORS)
+    unsure = (job.attempt > 0 or job.has_children) and not (
+        job.state == FAILED and job.attempt == 1 and type not in _UNKNOWN_OUTCOME_ERRORS
+    )
     unsure = unsure or error.get("unsure") is True
     text = f"{message[:_ERROR_TEXT_LIMIT]} (job {job.id})"
     hold = error.get("hold") is True and job.state == FAILED

@@ -21,6 +21,7 @@ from orchestrix.persistence.schema.column_types import CHARSET, COLLATION, BigId
 from orchestrix.persistence.schema.definition_columns import held_events_columns, saga_definitions_columns
 from orchestrix.persistence.schema.job_columns import job_attempts_columns, jobs_columns
 from orchestrix.persistence.schema.registry_columns import (
+    executor_suspicions_columns,
     job_group_columns,
     job_registry_columns,
     node_listeners_columns,
@@ -245,6 +246,7 @@ job_group = _table("job_group", *job_group_columns())
 job_registry = _table("job_registry", *job_registry_columns())
 registry_removed = _table("registry_removed", *registry_removed_columns())
 node_listeners = _table("node_listeners", *node_listeners_columns())
+executor_suspicions = _table("executor_suspicions", *executor_suspicions_columns())
 
 leases = _table(
     "leases",

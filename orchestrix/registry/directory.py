@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.domain.registry.executors import ExecutorState, state_of
+from orchestrix.domain.registry.suspicion import KEPT_PROBES, Suspicion, suspected_by
 from orchestrix.errors import RetryableError, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import executor_jobs
-from orchestrix.persistence.registry import groups, registrations
+from orchestrix.persistence.registry import groups, registrations, suspicions
 from orchestrix.persistence.registry.groups import ExecutorGroup
 from orchestrix.persistence.registry.registrations import RegisteredExecutor, Removal
 from orchestrix.registry.registrar import REMOVED_KEPT
@@ -32,7 +33,7 @@ REFRESH_S: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class ExecutorView:
     """An executor as it is shown. `in_flight`: how many attempts were given to it and have not ended; `drained`: a
-    person has excluded it from new jobs.
+    person has excluded it from new jobs; `suspected_by`: the nodes that got no answer from it, since `suspected_since`.
     """
 
     address: str
@@ -43,6 +44,8 @@ class ExecutorView:
     load: float | None
     in_flight: int
     drained: bool = False
+    suspected_by: Sequence[str] = ()
+    suspected_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class _Reading:
     groups: Sequence[ExecutorGroup]
     registrations: Sequence[RegisteredExecutor]
     removals: Sequence[Removal]
+    suspicions: Sequence[Suspicion]
     in_flight: Mapping[tuple[str, str], int]
     """By app and address."""
 
@@ -122,6 +126,7 @@ class RegistryDirectory:
                     await groups.listed(connection),
                     await registrations.of_apps(connection),
                     await registrations.removals(connection, now - REMOVED_KEPT),
+                    await suspicions.listed(connection),
                     await executor_jobs.in_flight(connection),
                 )
         except RetryableError:
@@ -135,7 +140,8 @@ class RegistryDirectory:
 def _apps(reading: _Reading, settings: RegistrySettings) -> list[GroupView]:
     executors: dict[str, dict[str, ExecutorView]] = {}
     for one in reading.registrations:
-        executors.setdefault(one.app, {})[one.address] = _registered(one, reading, settings)
+        seen = _registered(one, reading, settings)
+        executors.setdefault(one.app, {})[one.address] = _suspected(seen, one.app, reading, settings)
     for gone in reading.removals:
         if gone.last_seen is None:
             continue  # the goodbye of one that was not registered
@@ -157,6 +163,12 @@ def _registered(one: RegisteredExecutor, reading: _Reading, settings: RegistrySe
     in_flight = reading.in_flight.get((one.app, one.address), 0)
     shown = ExecutorView(one.address, state, since, one.last_seen, one.weight, one.load, in_flight)
     return shown if one.drained_at is None else replace(shown, since=one.drained_at, drained=True)
+
+
+def _suspected(seen: ExecutorView, app: str, reading: _Reading, settings: RegistrySettings) -> ExecutorView:
+    after = reading.at - timedelta(seconds=KEPT_PROBES * settings.probe)
+    nodes = suspected_by(reading.suspicions, (app, seen.address), after=after, last_seen=seen.last_seen)
+    return replace(seen, suspected_by=sorted(nodes), suspected_since=min(nodes.values())) if nodes else seen
 
 
 def _removed(gone: Removal, reading: _Reading) -> ExecutorView:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix import clock, crash
+from orchestrix.domain.registry.executor_calls import is_restarted
 from orchestrix.domain.registry.executors import GOODBYE_KEPT_S, Goodbye, beats_after_goodbye
 from orchestrix.errors import ConflictError, Contention, RetryableError, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import executor_jobs
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.registrations import GOODBYE, Executor, Heartbeat, Removal
 from orchestrix.registry.attempt_signs import AttemptSigns
@@ -52,6 +54,8 @@ class _Recorded:
     refused: set[Executor] = field(default_factory=set)
     joined: list[Executor] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
+    restarted: set[Executor] = field(default_factory=set)
+    """Those at whose address another process was registered before."""
 
 
 class Registrar:
@@ -60,10 +64,17 @@ class Registrar:
     The first heartbeat after a pause is written at once, those that arrive within half a second of it share the next
     statement. One of a known executor changes its row alone; one that joins, leaves, drains or comes back changes its
     group's address list in the same transaction. The attempts that it names are noted in another one, before it.
+    `notify_owners` wakes the nodes that own work of an executor at whose address another process has registered.
     """
 
-    def __init__(self, database: Database, *, gather_s: float = GATHER_S) -> None:
-        self._database = database
+    def __init__(
+        self,
+        database: Database,
+        *,
+        gather_s: float = GATHER_S,
+        notify_owners: Callable[[Collection[str]], None] = lambda owners: None,
+    ) -> None:
+        self._database, self._notify_owners = database, notify_owners
         self._gather_s = gather_s
         self._signs = AttemptSigns(database)
         self._queue: list[_Pending] = []
@@ -169,8 +180,21 @@ class Registrar:
                 pending.answer.set_result(None)
         for app, address in done.joined:
             log.info("executor %s of %s registered", address, app)
+        if done.restarted:
+            await self._notify(done.restarted)
         if unlisted := {app for app, _ in done.joined}.difference(done.changed):
             await self._list_again(unlisted)
+
+    async def _notify(self, restarted: Collection[Executor]) -> None:
+        """Wakes who owns work of these. Each owner looks once a second, so that a failure costs little."""
+        try:
+            async with self._database.read() as connection:
+                work = await executor_jobs.in_hand(connection, restarted)
+        except RetryableError as away:
+            log.debug("owners find by themselves which executors were restarted: %s", away)
+            return
+        if owners := {owner for one in work.values() for owner in one.owners}:
+            self._notify_owners(owners)
 
     async def _list_again(self, apps: Collection[str]) -> None:
         """Refreshes lists once more after the commit: a group that was being made meanwhile has not seen who joined.
@@ -213,6 +237,9 @@ class Registrar:
             *done.joined,
             *back,
             *(one for one in after if one in known and before[one].state != after[one].state),
+        }
+        done.restarted = {
+            one for one in others if one in after and is_restarted(before[one].instance, after[one].instance)
         }
         done.changed = await groups.refresh(tx, {app for app, _ in moved}, now)
         crash.point("registry.register.before_commit")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Final
@@ -15,6 +15,8 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import executor_jobs
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.groups import ExecutorGroup
+from orchestrix.registry import suspects
+from orchestrix.registry.suspects import CONFIRMED, SuspicionView
 
 _AT_ONCE: Final = 2000
 """Candidates that are looked at before other tasks run: about 2 ms."""
@@ -35,8 +37,8 @@ class RouteRequest:
 class ExecutorRouter:
     """Picks executors for whoever asks. A pick of ROUND_ROBIN moves the group's turn."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, seen_by: Callable[[], SuspicionView] = lambda: CONFIRMED) -> None:
+        self._database, self._seen_by = database, seen_by
         self._picking = asyncio.Lock()
 
     async def route(self, app: str, request: RouteRequest) -> list[Pick]:
@@ -46,7 +48,7 @@ class ExecutorRouter:
         the named address, and `Unavailable`.
         """
         rotates = request.strategy is Strategy.ROUND_ROBIN
-        found, turn = await self._database.run(lambda tx: _read(tx, app, request, lock=rotates))
+        found, turn = await self._database.run(lambda tx: _read(tx, app, request, self._seen_by(), lock=rotates))
         picker = Picker(request.strategy, found)
         if request.count is None:
             return [_picked(picker, request, request.key, turn)]
@@ -61,23 +63,25 @@ class ExecutorRouter:
         return picks
 
 
-async def pick_in(tx: Transaction, app: str, request: RouteRequest) -> Pick:
+async def pick_in(tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView = CONFIRMED) -> Pick:
     """One pick, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`.
 
     With LEAST_LOADED the group is locked until the transaction ends: the next pick sees the job that this one is for.
     """
     lock = request.strategy in (Strategy.ROUND_ROBIN, Strategy.LEAST_LOADED)
-    found, turn = await _read(tx, app, replace(request, count=None), lock=lock)
+    found, turn = await _read(tx, app, replace(request, count=None), seen_by, lock=lock)
     return _picked(Picker(request.strategy, found), request, request.key, turn)
 
 
-async def _read(tx: Transaction, app: str, request: RouteRequest, *, lock: bool) -> tuple[Sequence[Candidate], int]:
+async def _read(
+    tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView, *, lock: bool
+) -> tuple[Sequence[Candidate], int]:
     """The candidates, and the first turn, which with those that follow it is taken in this transaction."""
     group = await (groups.lock if lock else groups.get)(tx, app)
     if group is None:
         raise NotFound(f"{app!r} has no executor group: make one with `orchestrix registry set {quote(app)} --auto`")
     await _refuse_drained(tx, group, request)
-    found = await candidates(tx, group)
+    found = await suspects.marked(tx, app, await candidates(tx, group), seen_by)
     if request.strategy is Strategy.ROUND_ROBIN and found:
         await groups.take_turns(tx, app, 1 if request.count is None else request.count)
     if request.strategy is Strategy.LEAST_LOADED:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 GROUP_TIMEOUT_MS: Final = 3_600_000
 """The time of each attempt of a job for a group that names none: no queue shows that an executor has forgotten it."""
@@ -58,6 +59,10 @@ class Routing:
         return found
 
 
+TARGET_COLUMNS: Final = ("queue", "executor_group", "routing", "routing_key", "routing_address", "broadcast_end")
+"""The columns of a job that say for whom it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobTarget:
     """The workers of `queue`, or with None the executors of `group`, by `routing`."""
@@ -65,6 +70,21 @@ class JobTarget:
     queue: str | None = None
     group: str | None = None
     routing: Routing | None = None
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any]) -> Self:
+        """The target that `columns` describes, whatever else is in them."""
+        group = columns.get("executor_group")
+        if group is None:
+            return cls(columns.get("queue"))
+        end = columns.get("broadcast_end")
+        routing = Routing(
+            Strategy(columns.get("routing") or Strategy.ROUND_ROBIN),
+            columns.get("routing_key"),
+            columns.get("routing_address"),
+            None if end is None else BroadcastEnd(end),
+        )
+        return cls(group=group, routing=routing)
 
     def columns(self) -> dict[str, Any]:
         """The columns of a job that say for whom it is."""

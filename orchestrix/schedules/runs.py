@@ -26,7 +26,7 @@ async def insert(
     The order of the runs is that of the ids of their jobs. Each is the root of a trace; by a person, a part of that of
     the request.
     """
-    made = [job_of(schedule, run, clock.uuid7(), tx.now(), by) for run in runs]
+    made = [_routed(job_of(schedule, run, clock.uuid7(), tx.now(), by)) for run in runs]
     shown = [_begin(job) for job in made] if tracing.enabled() else []
     if shown:
         made = [_following(job, span) for job, span in zip(made, shown, strict=True)]
@@ -34,6 +34,13 @@ async def insert(
     kept = [span for job, span in zip(made, shown, strict=False) if job.id in new]
     messaging.end_with_commit(tx.then, kept)
     return [(run, job) for run, job in zip(runs, made, strict=True) if job.id in new]
+
+
+def _routed(job: JobRow) -> JobRow:
+    """A job for a group without a routing key has that of its schedule: all runs go to the same executor."""
+    if job.executor_group is None:
+        return job
+    return replace(job, routing_key=job.routing_key or job.schedule_id)
 
 
 def _begin(job: JobRow) -> Span:

@@ -33,7 +33,8 @@ from orchestrix.jobs.events import StopRequest
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.jobs import jobs, schedules
+from orchestrix.persistence.jobs import job_targets, jobs, schedules
+from orchestrix.persistence.jobs.job_targets import MixedVersions
 from orchestrix.quantities import counted
 from orchestrix.schedules import runs
 from orchestrix.schedules.time_zones import zone
@@ -50,6 +51,8 @@ LOCKED_POLL_INTERVAL_S: Final = 0.1
 """Seconds until the next poll where all rows that are due are locked by others."""
 UNREADABLE_RETRY_INTERVAL: Final = timedelta(minutes=1)
 """Delay until a schedule that cannot be read is tried again."""
+MIXED_VERSIONS_RETRY_INTERVAL: Final = timedelta(seconds=10)
+"""The same for one whose jobs a living node cannot judge."""
 REPLACED_REASON: Final = "replaced by the next run of its schedule"
 
 
@@ -168,8 +171,9 @@ class Scheduler:
         found = await schedules.due(tx, SCHEDULES_PER_TRANSACTION)
         if not found:
             return fired
-        busy = await schedules.busy(tx, [one.id for one in found])
-        firings = [(one, firing) for one in found if (firing := await self._firing(tx, one, busy[one.id])) is not None]
+        ready = await self._ready(tx, found)
+        busy = await schedules.busy(tx, [one.id for one in ready])
+        firings = [(one, firing) for one in ready if (firing := await self._firing(tx, one, busy[one.id])) is not None]
         for one, firing in firings:
             await self._fire_one(tx, one, firing, fired)
         fired.stops = await self._replace(tx, {one.id for one, firing in firings if firing.cancel}, fired.jobs)
@@ -177,6 +181,23 @@ class Scheduler:
         await leases.check_fence(tx, self._fence)
         crash.point("schedules.fire.before_commit")
         return fired
+
+    @staticmethod
+    async def _ready(tx: Transaction, found: Sequence[Schedule]) -> list[Schedule]:
+        """Those that can be fired. Where a living node cannot judge the jobs of some, those wait for it, due as they
+        are: what that makes late is fired as `misfire` says.
+        """
+        if all(one.group is None for one in found):
+            return list(found)
+        try:
+            await job_targets.check_versions(tx)
+        except MixedVersions as mixed:
+            later = tx.now() + MIXED_VERSIONS_RETRY_INTERVAL
+            for one in found:
+                if one.group is not None:
+                    await schedules.store(tx, one, replace(one, trouble=mixed.cause, next_at=later))
+            return [one for one in found if one.group is None]
+        return list(found)
 
     @staticmethod
     async def _firing(tx: Transaction, one: Schedule, busy: UnfinishedRuns) -> Firing | None:

@@ -32,7 +32,7 @@ from orchestrix.lifecycle import shielded
 from orchestrix.persistence import audit
 from orchestrix.persistence.audit import AuditRow
 from orchestrix.persistence.engine import Database, Transaction
-from orchestrix.persistence.jobs import jobs, schedules
+from orchestrix.persistence.jobs import job_targets, jobs, schedules
 from orchestrix.schedules import runs
 from orchestrix.schedules.time_zones import new_zone, zone
 
@@ -130,7 +130,10 @@ class ScheduleService:
         self._stop = stop
 
     async def create(self, fields: Mapping[str, Any], by: ScheduleRequester) -> Schedule:
-        """A new schedule with these `fields` of `Schedule`. Raises `InvalidSchedule` and `ScheduleNameTaken`."""
+        """A new schedule with these `fields` of `Schedule`.
+
+        Raises `InvalidSchedule`, `ScheduleNameTaken`, `UnknownGroup` and `MixedVersions`.
+        """
         now = self._database.now()
         given = {"created_by": by.actor, **fields}
         plain = Schedule(**given, id=clock.uuid7(), created_at=now, updated_at=now)
@@ -146,8 +149,9 @@ class ScheduleService:
     async def change(
         self, key: str, fields: Mapping[str, Any], by: ScheduleRequester, version: int | None = None
     ) -> Schedule:
-        """Replaces these `fields`; a new timing counts from now. Raises `InvalidSchedule` and
-        `ScheduleVersionMismatch`.
+        """Replaces these `fields`; a new timing counts from now.
+
+        Raises `InvalidSchedule` and `ScheduleVersionMismatch`; for another group `UnknownGroup` and `MixedVersions`.
         """
         return (await shielded(self._commit(lambda tx: self._change(tx, key, fields, by, version)))).schedule
 
@@ -162,7 +166,10 @@ class ScheduleService:
         return (await shielded(self._commit(lambda tx: self._resume(tx, key, by)))).schedule
 
     async def run(self, key: str, by: ScheduleRequester) -> JobRow:
-        """A run now, also of a paused schedule. Raises `ScheduleBusy` where it would overlap and may not wait."""
+        """A run now, also of a paused schedule.
+
+        Raises `ScheduleBusy` where it would overlap and may not wait, and `MixedVersions`.
+        """
         return (await shielded(self._commit(lambda tx: self._run(tx, key, by)))).jobs[0]
 
     async def backfill(
@@ -170,7 +177,8 @@ class ScheduleService:
     ) -> BackfillResult:
         """Runs, one after another, for the due times in [start, end) that have none.
 
-        Raises `InvalidSchedule` for a range that is not in the past or has too many, and `ScheduleBusy`.
+        Raises `InvalidSchedule` for a range that is not in the past or has too many, `ScheduleBusy` and
+        `MixedVersions`.
         """
         result = BackfillResult()
 
@@ -212,6 +220,7 @@ class ScheduleService:
         return done
 
     async def _create(self, tx: Transaction, schedule: Schedule, by: ScheduleRequester) -> _Done:
+        await job_targets.check(tx, _groups(schedule))
         if not await schedules.insert(tx, schedule):
             known = await schedules.get(tx, schedule.name)
             raise ScheduleNameTaken(known.id if known else None)
@@ -227,6 +236,7 @@ class ScheduleService:
         after = replace(before, **fields)
         if after == before:
             return _Done(before)
+        await job_targets.check(tx, _groups(after) - _groups(before))
         times = _times(after, tx.now())
         if before.paused_at is None:
             moved = any(getattr(after, name) != getattr(before, name) for name in _TIMING)
@@ -249,6 +259,7 @@ class ScheduleService:
 
     async def _run(self, tx: Transaction, key: str, by: ScheduleRequester) -> _Done:
         before = await _locked(tx, key)
+        await _check_versions(tx, before)
         busy = (await schedules.busy(tx, [before.id]))[before.id]
         if not busy.free and before.overlap is Overlap.SKIP:
             raise ScheduleBusy(f"{_at_work(busy)}, and its overlap is skip: wait until that run ends, or cancel it")
@@ -276,6 +287,7 @@ class ScheduleService:
         wanted = [due for due in dues if due not in present]
         new: list[JobRow] = []
         if wanted and not dry_run:
+            await _check_versions(tx, before)
             busy = (await schedules.busy(tx, [before.id]))[before.id]
             new = [job for _, job in await runs.insert(tx, before, in_turn(wanted, busy), by.actor)]
             between = {"from": span[0].isoformat(), "to": span[1].isoformat(), "jobs": len(new)}
@@ -292,6 +304,17 @@ class ScheduleService:
         await schedules.remove(tx, before.id)
         await _audit(tx, "delete-schedule", before, by, {"cancelled": len(not_started), "ongoing": len(ongoing)})
         return _Done(before, stops=stops), len(not_started), len(ongoing)
+
+
+def _groups(schedule: Schedule) -> set[str]:
+    """The group that its jobs are for, if they are for one."""
+    return set() if schedule.group is None else {schedule.group}
+
+
+async def _check_versions(tx: Transaction, schedule: Schedule) -> None:
+    """Raises `MixedVersions` for a schedule whose jobs a living node cannot judge."""
+    if schedule.group is not None:
+        await job_targets.check_versions(tx)
 
 
 def _times(schedule: Schedule, now: datetime) -> DueTimes:

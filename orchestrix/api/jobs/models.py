@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, WithJsonSchema
@@ -13,7 +13,7 @@ from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
 from orchestrix.api.traces.links import LINKS_ABOUT, TRACE_ID, Links, LinkTemplates, is_absent, trace_id_of
 from orchestrix.api.values import INTEGRAL, NAME_ABOUT, Name, QueueName, Span, asked
 from orchestrix.domain.jobs import PENDING, RETRIES_LIMIT, JobAttempt, JobRow
-from orchestrix.saga.job_targets import BroadcastEnd, Strategy
+from orchestrix.saga.job_targets import TARGET_COLUMNS, BroadcastEnd, JobTarget, Strategy
 
 HISTORY_ID: Final = "0199c2a4-5b1e-7f3a-9c55-7b1f0c9f6d12"
 State = Literal["PENDING", "DISPATCHED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"]
@@ -90,16 +90,10 @@ class RoutingView(Answer):
     end: BroadcastEnd | None = Field(examples=[None], description="When a broadcast has succeeded.")
 
     @classmethod
-    def made(cls, job: JobRow) -> RoutingView | None:
-        """That of the job, if it is for a group."""
-        if job.executor_group is None:
-            return None
-        strategy = Strategy(job.routing or Strategy.ROUND_ROBIN)
-        return cls(strategy=strategy, key=job.routing_key, address=job.routing_address, end=_end(job.broadcast_end))
-
-
-def _end(stored: str | None) -> BroadcastEnd | None:
-    return None if stored is None else BroadcastEnd(stored)
+    def made(cls, columns: Mapping[str, Any]) -> RoutingView | None:
+        """That of a job with these columns, if it is for a group."""
+        routing = JobTarget.of(columns).routing
+        return None if routing is None else cls.of(routing)
 
 
 class JobSummary(Answer):
@@ -162,7 +156,7 @@ class JobSummary(Answer):
         more = {
             "progress": progress,
             "trace_id": trace_id_of(job.traceparent),
-            "routing": RoutingView.made(job),
+            "routing": RoutingView.made({name: getattr(job, name) for name in TARGET_COLUMNS}),
             **more,
         }
         return cls.of(job, logs_complete=done, log_cut=bool(job.log_cut), **more)

@@ -40,7 +40,7 @@ from orchestrix.api.traces.links import trace_id_of
 from orchestrix.api.traces.server_span import about_job
 from orchestrix.api.values import NO_REASON, OptionalReason, RequiredReason, milliseconds
 from orchestrix.broker.topology import dispatch_queue
-from orchestrix.domain.job_diagnosis import DiagnosisContext, may_wait, waits_for
+from orchestrix.domain.job_diagnosis import DiagnosisContext, SilenceLimits, may_wait, waits_for
 from orchestrix.domain.job_retry import is_retried
 from orchestrix.domain.jobs import DISPATCHED, JobRow
 from orchestrix.engine.broker_status import COUNT_TTL_S
@@ -243,8 +243,8 @@ async def retry_job(call: Call, wanted: str, why: OptionalReason) -> JobSummary:
 
 async def _empty(call: Call, found: Sequence[JobRow]) -> list[str]:
     """The queues of those jobs that have no order in them. The broker is asked, with no connection to the database."""
-    now, limit = call.context.database.now(), call.context.silent
-    waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limit)]
+    now, limits = call.context.database.now(), _limits(call)
+    waiting = [job for job in found if job.state == DISPATCHED and may_wait(job, now, limits.of(job))]
     sent = {dispatch_queue(job.queue): job.queue for job in waiting if job.queue is not None}
     return [sent[name] for name in await call.context.broker_status.empty(sent, max_age_s=COUNT_TTL_S)]
 
@@ -262,5 +262,10 @@ async def _around(
     call: Call, connection: Connection, found: Sequence[JobRow], empty: Sequence[str]
 ) -> dict[str, DiagnosisContext]:
     """What is known around those of the jobs that may wait."""
-    waiting = [job for job in found if may_wait(job, connection.now(), call.context.silent)]
-    return await job_queues.diagnosis_context(connection, waiting, call.context.silent, empty)
+    limits = _limits(call)
+    waiting = [job for job in found if may_wait(job, connection.now(), limits.of(job))]
+    return await job_queues.diagnosis_context(connection, waiting, limits, empty)
+
+
+def _limits(call: Call) -> SilenceLimits:
+    return SilenceLimits(call.context.silent, call.context.registry.settings.dead)

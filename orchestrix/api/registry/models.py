@@ -127,6 +127,11 @@ class ExecutorItem(Answer):
     load: float | None = Field(examples=[0.25])
     in_flight: int = Field(examples=[0], description="How many attempts the cluster knows it to run.")
     drained: bool = Field(examples=[False], description="Whether a person has excluded it from new jobs.")
+    suspected_by: list[str] = Field(
+        examples=[[]],
+        description="The nodes that it gave no answer. They pass it over for new jobs; from two on all nodes do.",
+    )
+    suspected_since: OptionalTime = Field(description="Since when it gives no answer to one of them.")
 
 
 AddressType = Literal["AUTO", "MANUAL"]

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BeforeValidator, Field
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
+from orchestrix.api.jobs.models import RoutingView
 from orchestrix.domain.schedules import FiringOutcome, Misfire, Overlap, Schedule, ScheduleState
 
-JOB_FIELDS: Final = ("queue", "handler", "payload", "timeout_ms", "retries")
+JOB_FIELDS: Final = ("queue", "executor_group", "handler", "payload", "timeout_ms", "retries")
 
 
 def _stored(value: object) -> object:
@@ -21,7 +22,13 @@ def _stored(value: object) -> object:
 class JobTemplate(Answer):
     """The job that is started each time."""
 
-    queue: str = Field(examples=["reports"])
+    queue: str | None = Field(examples=["reports"], description="Null where it is for a group.")
+    executor_group: str | None = Field(
+        alias="group", examples=[None], description="The app whose executors do it. Null where it is for a queue."
+    )
+    routing: RoutingView | None = Field(
+        examples=[None], description="How its executor is picked. Null where it is for a queue."
+    )
     handler: str = Field(examples=["monthly"])
     payload: Any = Field(examples=[{}])
     timeout_ms: int | None = Field(examples=[600000])
@@ -66,7 +73,7 @@ class ScheduleBody(Answer):
         description="The next due time; null while it is paused and when it has ended.",
     )
     next_at: OptionalTime = Field(examples=["2026-02-03T01:30:00.000000Z"], description="The same with its jitter.")
-    trouble: str | None = Field(description="Why it could not be read when it was due.")
+    trouble: str | None = Field(description="Why it could not be read, or its job not be made, when it was due.")
     last_due_at: OptionalTime = Field(examples=["2026-02-02T01:30:00.000000Z"])
     last_outcome: FiringOutcome | None = Field(examples=["started"], description="What became of the last due time.")
     last_job_id: OptionalId
@@ -82,7 +89,8 @@ class ScheduleBody(Answer):
     @classmethod
     def made(cls, schedule: Schedule, **more: Any) -> Self:
         """The schedule, with what `more` says of it."""
-        return cls.of(schedule, job={name: schedule.job.get(name) for name in JOB_FIELDS}, **more)
+        job = {name: schedule.job.get(name) for name in JOB_FIELDS}
+        return cls.of(schedule, job={**job, "routing": RoutingView.made(schedule.job)}, **more)
 
 
 class DeletedBody(ScheduleBody):

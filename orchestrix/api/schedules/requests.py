@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
@@ -19,11 +20,9 @@ from pydantic import (
 
 from orchestrix.api import patterns
 from orchestrix.api.jobs.models import NewJob, NotYet, Retries
-from orchestrix.api.jobs.targets import RoutingBody
-from orchestrix.api.registry.models import NULL
+from orchestrix.api.jobs.targets import QUEUE_OR_GROUP, Group, RoutingBody, target_of
 from orchestrix.api.values import (
     INTEGRAL,
-    QUEUE_SCHEMA,
     SHORTEST_SPAN,
     Moment,
     Name,
@@ -37,12 +36,15 @@ from orchestrix.api.values import (
     span_schema,
 )
 from orchestrix.domain.schedules import BACKFILL_LIMIT, CATCH_UP_LIMIT, Misfire, Overlap, is_id
+from orchestrix.saga.job_targets import TARGET_COLUMNS, JobTarget
 
 M = TypeVar("M", bound=BaseModel)
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 SHORTEST_INTERVAL: Final = timedelta(seconds=1)
 LONGEST_JITTER: Final = timedelta(days=1)
+JOB: Final = "/job"
+"""Where the job of a schedule is in the body."""
 
 
 def schedule_name(text: str) -> str:
@@ -122,32 +124,27 @@ class ScheduledJob(NewJob):
     """The job that is started each time."""
 
     model_config = asked(
-        {"required": ["handler", "queue"]}, queue="reports", handler="monthly", timeout="10m", retries=2
+        {"required": ["handler"], **QUEUE_OR_GROUP}, queue="reports", handler="monthly", timeout="10m", retries=2
     )
 
-    queue: Annotated[QueueName | None, WithJsonSchema(QUEUE_SCHEMA)] = Field(None, description="Whose workers do it.")
-    group: Annotated[Name | None, WithJsonSchema(NULL)] = Field(None, description="A group of executors; not yet.")
-    routing: Annotated[RoutingBody | None, WithJsonSchema(NULL)] = Field(None, description="Not yet.")
     createdBy: NotYet = Field(None, description="That of the schedule: leave it out.")
 
     @model_validator(mode="after")
     def _by_the_schedule(self) -> ScheduledJob:
-        if self.group is not None or self.routing is not None:
-            raise ValueError("must have no group and no routing, which are not served yet: name the queue of a worker")
-        if self.queue is None:
-            raise ValueError("must name a queue")
         if self.createdBy is not None:
             raise ValueError("must not have createdBy: it is the schedule's own")
         return self
 
     def columns(self) -> dict[str, Any]:
-        """The same as columns of the job."""
+        """The same as columns of the job. Raises `Problem` 422."""
+        target = target_of(self.queue, self.group, self.routing, JOB)
+        timeout_ms = milliseconds(self.timeout) if self.timeout is not None else None
         return {
-            "queue": self.queue,
+            **target.columns(),
             "handler": self.handler,
             "payload": self.payload,
             "retries": self.retries,
-            "timeout_ms": milliseconds(self.timeout) if self.timeout is not None else None,
+            "timeout_ms": target.timeout_ms(timeout_ms),
         }
 
 
@@ -156,23 +153,39 @@ class JobChange(BaseModel):
 
     model_config = asked(payload={"month": 4}, timeout="20m")
 
-    queue: QueueName | None = None
+    queue: QueueName | None = Field(None, description="Takes the place of a group and its routing.")
     handler: Name | None = None
     payload: dict[str, Any] | None = Field(None, description="The whole of the new one: an object.")
-    timeout: Span | None = Field(None, description="null takes it away.")
+    timeout: Span | None = Field(None, description="null takes it away; for a group it is one hour then.")
     retries: Retries | None = None
+    group: Group | None = Field(None, description="Takes the place of a queue. The routing of another group stays.")
+    routing: RoutingBody | None = Field(None, description="The whole of the new one.")
 
     @model_validator(mode="after")
     def _needed(self) -> JobChange:
-        return _valued(self, ("queue", "handler", "payload", "retries"))
+        return _valued(self, ("queue", "handler", "payload", "retries", "group", "routing"))
 
     def over(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a job after the change."""
-        new = {name: getattr(self, name) for name in self.model_fields_set}
-        if "timeout" in new:
-            time = new.pop("timeout")
-            new["timeout_ms"] = milliseconds(time) if time is not None else None
-        return {**job, **new}
+        """The columns of a job after the change. Raises `Problem` 422."""
+        target = self._target(JobTarget.of(job))
+        new: dict[str, Any] = {
+            name: getattr(self, name) for name in ("handler", "payload", "retries") if name in self.model_fields_set
+        }
+        timeout_ms = job.get("timeout_ms")
+        if "timeout" in self.model_fields_set:
+            timeout_ms = milliseconds(self.timeout) if self.timeout is not None else None
+        rest = {name: value for name, value in job.items() if name not in TARGET_COLUMNS}
+        return {**target.columns(), **rest, **new, "timeout_ms": target.timeout_ms(timeout_ms)}
+
+    def _target(self, before: JobTarget) -> JobTarget:
+        """For whom it is from now on: a queue or a group that is named takes the place of the other."""
+        if self.queue is None and self.group is None and self.routing is None:
+            return before
+        queue, group = self.queue, self.group
+        if queue is None and group is None:
+            queue, group = before.queue, before.group
+        target = target_of(queue, group, self.routing, JOB)
+        return target if self.routing is not None or group is None else replace(target, routing=before.routing)
 
 
 class _Policy(BaseModel):

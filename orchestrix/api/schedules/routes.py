@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from orchestrix.api import pagination
 from orchestrix.api.headers import IF_MATCH, IF_NONE_MATCH, if_match, moved_on
 from orchestrix.api.jobs.models import JobBody
+from orchestrix.api.jobs.routes import UPGRADED_SOON
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, as_sentence, invalid_body, not_found
 from orchestrix.api.query import Paging, Query, read_whole
@@ -20,11 +21,12 @@ from orchestrix.api.schedules.models import (
     ScheduleBody,
     SchedulePage,
 )
-from orchestrix.api.schedules.requests import NAME, Backfill, NewSchedule, SchedulePatch
+from orchestrix.api.schedules.requests import JOB, NAME, Backfill, NewSchedule, SchedulePatch
 from orchestrix.api.values import NO_REASON, OptionalReason, ReasonQuery, reason_of
 from orchestrix.domain.schedules import Schedule
 from orchestrix.errors import NotFound
 from orchestrix.persistence.jobs import schedules
+from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
 from orchestrix.schedules.service import (
     InvalidSchedule,
     ScheduleBusy,
@@ -49,6 +51,10 @@ def _refusal(error: Exception, key: Any) -> Problem | None:
             return Problem("already_exists", as_sentence(error), existing=f"/schedules/{error.id}")
         case ScheduleVersionMismatch():
             return moved_on(error.current)
+        case UnknownGroup():
+            return invalid_body([{"pointer": f"{JOB}/group", "detail": str(error)}])
+        case MixedVersions():
+            return Problem("mixed_versions", as_sentence(error), headers=UPGRADED_SOON)
         case ScheduleBusy():
             return Problem("illegal_transition", as_sentence(error))
         case _:
@@ -74,11 +80,11 @@ def key_of(call: Call) -> str:
     return key
 
 
-@operations.post("/schedules", status=201, problems=("already_exists",))
+@operations.post("/schedules", status=201, problems=("already_exists", "mixed_versions"))
 async def create_schedule(call: Call, new: NewSchedule) -> ScheduleBody:
     """Create a schedule.
 
-    From then on its jobs start by themselves, one for each due time.
+    From then on its jobs start by themselves, one for each due time. A group of its job must be there: else 422.
     """
     fields = {name: value for name, value in new.fields().items() if value is not None}
     made = await _timetable(call).create(fields, _by(call, None))
@@ -109,12 +115,13 @@ async def get_schedule(call: Call, key: str) -> ScheduleBody:
     return ScheduleBody.made(found)
 
 
-@operations.patch(ONE, of=key_of, headers=(IF_MATCH,))
+@operations.patch(ONE, of=key_of, headers=(IF_MATCH,), problems=("mixed_versions",))
 async def change_schedule(call: Call, key: str, patch: SchedulePatch) -> ScheduleBody:
     """Change a schedule.
 
-    What is not named stays, also of the job. A new timing counts from now; null removes startsAt, endsAt, jitter or
-    the job's timeout. Existing runs keep the job that they were made with.
+    What is not named stays, also of the job; a queue takes the place of a group, and a group that of a queue. A new
+    timing counts from now; null removes startsAt, endsAt, jitter or the job's timeout. Existing runs keep the job that
+    they were made with.
     """
     version = if_match(call.request)
     return ScheduleBody.made(await _changed(_timetable(call), key, patch, _by(call, patch.reason), version))
@@ -164,7 +171,7 @@ async def delete_schedule(call: Call, key: str, query: ReasonQuery, why: Optiona
     return DeletedBody.made(gone.schedule, runs_cancelled=gone.cancelled, runs_ongoing=gone.ongoing)
 
 
-@operations.post(f"{ONE}/run", of=key_of, status=201, problems=("illegal_transition",))
+@operations.post(f"{ONE}/run", of=key_of, status=201, problems=("illegal_transition", "mixed_versions"))
 async def run_schedule(call: Call, key: str, why: OptionalReason) -> JobBody:
     """Run a schedule now.
 
@@ -174,7 +181,7 @@ async def run_schedule(call: Call, key: str, why: OptionalReason) -> JobBody:
     return JobBody.whole(job, call.context.links)
 
 
-@operations.post(f"{ONE}/backfill", of=key_of, problems=("illegal_transition",))
+@operations.post(f"{ONE}/backfill", of=key_of, problems=("illegal_transition", "mixed_versions"))
 async def backfill_schedule(call: Call, key: str, wanted: Backfill) -> BackfilledBody:
     """Run what was due in the past.
 

@@ -21,7 +21,7 @@ _GROUPS: Final = columns(
     "appName=APP addressType=TYPE addresses executors oldest=OLDEST_LAST_SEEN addressList+=ADDRESS_LIST"
     " createdAt+ updatedAt+"
 )
-_EXECUTORS: Final = columns("address state since lastSeen weight load? inFlight? drained?")
+_EXECUTORS: Final = columns("address state since lastSeen weight load? inFlight? drained? suspectedBy? suspectedSince?")
 _SHARDS: Final = columns("shard address")
 _SPREAD: Final = columns("address picks share")
 
@@ -40,12 +40,19 @@ def list_groups(arguments: argparse.Namespace) -> int:
 def _row(group: Document) -> Document:
     executors = group["executors"]
     states = ", ".join(f"{count} {state}" for state, count in Counter(one["state"] for one in executors).items())
-    drained = sum(one["drained"] for one in executors)
+    notes = [
+        f"{count} {what}"
+        for what, count in (
+            ("drained", sum(one["drained"] for one in executors)),
+            ("without an answer", sum(bool(one.get("suspectedBy")) for one in executors)),
+        )
+        if count
+    ]
     seen = [one["lastSeen"] for one in executors if one["lastSeen"] and one["state"] != _REMOVED]
     return {
         **group,
         "addresses": len(group["addressList"]),
-        "executors": f"{states} ({drained} drained)" if drained else states or None,
+        "executors": f"{states} ({', '.join(notes)})" if notes else states or None,
         "oldest": min(seen, default=None),
     }
 

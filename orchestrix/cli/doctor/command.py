@@ -20,7 +20,7 @@ from orchestrix.cli.doctor import database as database_checks
 from orchestrix.cli.doctor.jobs import examined, facts
 from orchestrix.cli.doctor.permissions import check_permissions, names_refused
 from orchestrix.cli.doctor.queues import command_workers, dead_letters, deaths, queues, timeout_bursts
-from orchestrix.cli.doctor.registry import registry
+from orchestrix.cli.doctor.registry import calls, registry
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
 from orchestrix.cli.doctor.stuck import stuck
 from orchestrix.cli.doctor.versions import versions
@@ -160,7 +160,9 @@ async def _database(settings: Settings, folder: Path) -> list[CheckResult]:
             registry,
         ):
             found += await check(database)
-        return found
+        dev = devfile.read(folder)
+        here = dev is not None and dev.database_url == url
+        return [*found, *await calls(database, settings.registry, on_this_machine=here)]
     finally:
         await database.close()
 

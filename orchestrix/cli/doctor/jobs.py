@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +47,7 @@ class JobFacts:
     has started, which ended recently.
 
     `causes` has for each of those queues why no worker starts them, if they do not only wait their turn, and what
-    helps.
+    helps. `groups` has for each executor group how many attempts no executor has begun, and the same about them.
     """
 
     open: int = 0
@@ -57,6 +57,7 @@ class JobFacts:
     ended: Sequence[str] = ()
     lost: dict[str, int] = field(default_factory=dict)
     """Workers with slots that are taken for ever, and how many."""
+    groups: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     failed: Sequence[FailedJob] = ()
     """The jobs that have failed for good not long ago, the newest end first."""
 
@@ -66,9 +67,9 @@ async def facts(database: Database, silent: float, limit: int) -> JobFacts:
 
     Raises `Unavailable`.
     """
-    from orchestrix.domain.job_diagnosis import unserved
+    from orchestrix.domain.job_diagnosis import not_begun_by, unserved
     from orchestrix.persistence.cluster import nodes
-    from orchestrix.persistence.jobs import job_admission, job_queues, jobs
+    from orchestrix.persistence.jobs import group_executors, job_admission, job_queues, jobs
 
     after = (database.now() - _RECENT, "")
     async with database.read() as connection:
@@ -79,14 +80,18 @@ async def facts(database: Database, silent: float, limit: int) -> JobFacts:
         open, slots_taken = await jobs.occupied(connection), await job_admission.slots_taken(connection, limit, silent)
         workers = await nodes.listed_workers(connection, _WORKERS, silent)
         lost = {one.id: one.lost_places for one in workers if one.lost_places}
+        waiting = await group_executors.not_started_counts(connection)
+        executors = await group_executors.of_groups(connection, waiting)
+        groups = {group: (count, *not_begun_by(group, executors[group])) for group, count in waiting.items()}
         failed = await job_queues.failed(connection, _RECENT.total_seconds(), _FAILED)
-        return JobFacts(open, slots_taken, not_started, causes, tuple(job_id for _, job_id in ended), lost, failed)
+    ids = tuple(job_id for _, job_id in ended)
+    return JobFacts(open, slots_taken, not_started, causes, ids, lost, groups, failed)
 
 
 async def examined(known: JobFacts, broker: Broker, url: str, folder: Path, limit: int) -> list[CheckResult]:
     """The findings about jobs; `limit` may be open at a time. Raises `Unavailable`."""
     found = [*await _unread(known, broker, limit), *_crowded(known, limit), *await _left_behind(known.ended, broker)]
-    found += _failed(known.failed)
+    found += [*_uncalled(known.groups), *_failed(known.failed)]
     found += [
         CheckResult(WARN, "workers", f"{worker}: {count} places are taken by functions that do not end", "restart it")
         for worker, count in known.lost.items()
@@ -134,17 +139,24 @@ async def _unread(known: JobFacts, broker: Broker, limit: int) -> list[CheckResu
     return found
 
 
+def _uncalled(groups: Mapping[str, tuple[int, str, str]]) -> Iterable[CheckResult]:
+    """One finding for each group whose attempts no executor has begun: no queue shows these."""
+    for group, (count, cause, fix) in sorted(groups.items()):
+        detail = f"group {group}: {counted(count, 'job')} dispatched but not started; {cause}"
+        yield CheckResult(WARN, "jobs", detail, fix)
+
+
 def _failed(jobs: Sequence[FailedJob]) -> Iterable[CheckResult]:
-    """One finding for each queue, handler and state, with the last error and the command that lists the jobs."""
-    counts = Counter((one.queue, one.handler, one.state) for one in jobs)
-    last = {(one.queue, one.handler, one.state): one for one in reversed(jobs)}
+    """One finding for each target, handler and state, with the last error and the command that lists the jobs."""
+    counts = Counter((one.target, one.handler, one.state) for one in jobs)
+    last = {(one.target, one.handler, one.state): one for one in reversed(jobs)}
     more = " or more" if len(jobs) == _FAILED else ""
-    for (queue, handler, state), count in counts.most_common(_GROUPS):
-        newest = last[queue, handler, state]
-        said = f"queue {queue}, handler {handler}: {counted(count, 'job')}{more} {state} within the last hour"
+    for (target, handler, state), count in counts.most_common(_GROUPS):
+        newest, (kind, name) = last[target, handler, state], target
+        said = f"{kind} {name}, handler {handler}: {counted(count, 'job')}{more} {state} within the last hour"
         error = newest.error or {}
         why = f": {error.get('type', 'Error')}: {error.get('message', '')}"[:_ERROR_LENGTH]
-        fix = f"orchestrix jobs list --state {state} --queue {shlex.quote(queue)} --handler {shlex.quote(handler)}"
+        fix = f"orchestrix jobs list --state {state} --{kind} {shlex.quote(name)} --handler {shlex.quote(handler)}"
         yield CheckResult(WARN, "failed jobs", f"{said}, the last at {newest.at:%H:%M:%SZ}{why}", fix)
 
 

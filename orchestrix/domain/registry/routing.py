@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import accumulate
@@ -32,6 +32,7 @@ class Candidate:
     """An executor that may be picked, by its address, which no other candidate has.
 
     `load` is what it reported, `in_flight` how many attempts the cluster knows it to run. A weight below 0 counts as 0.
+    A `suspect` gave no answer when it was last asked: it is passed over while there are others.
     """
 
     address: str
@@ -39,6 +40,7 @@ class Candidate:
     weight: int = 1
     load: float | None = None
     in_flight: int = 0
+    suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,14 @@ class Picker:
             raise NoExecutors("no executors available")
         self.varies = strategy in _VARYING
         self._pick = _PICKS[strategy]
-        self._ordered = sorted(candidates, key=_age)
+        self._ordered = sorted(_without_suspects(strategy, candidates), key=_age)
+        passed = len(candidates) - len(self._ordered)
+        self._passed_over = f"; {passed} passed over: no answer" if passed else ""
 
     def pick(self, *, key: str, turn: int, chance: float, address: str | None = None) -> Pick:
         """The executors that get a job. Raises `UnknownExecutor`."""
-        return self._pick(self._ordered, _Request(key, turn, chance, address))
+        picked = self._pick(self._ordered, _Request(key, turn, chance, address))
+        return replace(picked, reason=picked.reason + self._passed_over) if self._passed_over else picked
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,16 @@ class _Request:
     turn: int
     chance: float
     address: str | None
+
+
+def _without_suspects(strategy: Strategy, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Those that are picked from. Where all are suspects, the fault is rather on the way to them: all are used.
+
+    FAILOVER tries suspects last, and the one that is named by ADDRESS is used whatever it is.
+    """
+    if strategy in (Strategy.FAILOVER, Strategy.ADDRESS):
+        return candidates
+    return [one for one in candidates if not one.suspect] or candidates
 
 
 def _age(one: Candidate) -> tuple[bool, datetime, str]:
@@ -126,14 +141,16 @@ def _consistent_hash(ordered: Sequence[Candidate], request: _Request) -> Pick:
     So only the keys of an executor that leaves are moved, and one that joins takes its share from all the others.
     Weights do not count.
     """
-    best = max(ordered, key=lambda one: (_score(one.address, request.key), one.address))
+    best = max(ordered, key=lambda one: (rendezvous_score(one.address, request.key), one.address))
     return Pick((best.address,), f"hash of key {request.key[:_SHOWN_KEY_CHARS]!r}")
 
 
-def _score(address: str, key: str) -> int:
-    """64 well-distributed bits: BLAKE2b of the UTF-8 of the address, a NUL and the key, as a big-endian number.
+def rendezvous_score(address: str, key: str) -> int:
+    """64 well-distributed bits of an address, or of a node's id, for a key.
 
-    It must stay the same over processes and releases: nodes of two releases run side by side. An address has no NUL, so
+    BLAKE2b of the UTF-8 of the address, a NUL and the key, as a big-endian number.
+
+    It must stay the same over processes and releases: nodes of two releases run side by side. Neither has a NUL, so
     no other pair has the same input; any key is taken, one with half a surrogate pair too.
     """
     pair = f"{address}\0{key}".encode("utf-8", "surrogatepass")
@@ -141,7 +158,10 @@ def _score(address: str, key: str) -> int:
 
 
 def _failover(ordered: Sequence[Candidate], _: _Request) -> Pick:
-    return Pick(tuple(one.address for one in ordered), f"{len(ordered)} to try, first seen first")
+    found = sorted(ordered, key=lambda one: one.suspect)
+    suspects = sum(one.suspect for one in found)
+    last = f"; {suspects} without an answer last" if 0 < suspects < len(found) else ""
+    return Pick(tuple(one.address for one in found), f"{len(found)} to try, first seen first{last}")
 
 
 def _sharding_broadcast(ordered: Sequence[Candidate], _: _Request) -> Pick:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from orchestrix.broker.topology import dispatch_queue
-from orchestrix.domain.job_diagnosis import DiagnosisContext, waits_for
+from orchestrix.domain.job_diagnosis import DiagnosisContext, SilenceLimits, waits_for
 from orchestrix.domain.jobs import DISPATCHED, RUNNING, JobRow
 from orchestrix.engine.broker_status import BrokerStatus
 from orchestrix.persistence.engine import Connection
@@ -30,16 +30,16 @@ class AwaitedJob:
 
 
 async def work_of(
-    connection: Connection, saga: Saga, instance: Instance, silent: float, broker_status: BrokerStatus
+    connection: Connection, saga: Saga, instance: Instance, limits: SilenceLimits, broker_status: BrokerStatus
 ) -> AwaitedJob | None:
-    """The job that a live instance waits for, if it waits for one; a worker is lost after `silent` seconds."""
+    """The job that a live instance waits for, if it waits for one."""
     id = job_at_work(saga, instance) if instance.live else None
     job = await jobs.get(connection, id) if id is not None else None
     if id is None or job is None:
         return None if id is None else AwaitedJob(id, None)
     sent = [] if job.queue is None or job.state != DISPATCHED else [job.queue]
     empty = sent if await broker_status.empty([dispatch_queue(queue) for queue in sent]) else []
-    known = await job_queues.diagnosis_context(connection, [job], silent, empty)
+    known = await job_queues.diagnosis_context(connection, [job], limits, empty)
     return AwaitedJob(id, job, known[job.id])
 
 
@@ -59,6 +59,8 @@ def describe(work: AwaitedJob, now: datetime) -> tuple[str, str]:
     if problem is not None:
         return f"{name} is {job.state}: {problem}.", f"Fix that, or stop it with `orchestrix jobs cancel {job.id}`."
     where = f" on worker {job.worker_id}" if job.worker_id is not None else ""
+    if job.queue is None:
+        where = f" at the executor {job.address}" if job.address is not None else ""
     done = f", {progress_text(job.progress)}" if job.progress is not None and job.state == RUNNING else ""
     stopping = f"; stopping ({job.cancel_reason})" if job.cancel_reason is not None else ""
     attempt = f"attempt {max(job.attempt, 1)}"

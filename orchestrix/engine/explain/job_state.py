@@ -81,6 +81,8 @@ def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
     sentence = f"{'Timed out' if job.state == TIMED_OUT else 'Failed'} in attempt {job.attempt} ({_left(job)})"
     if job.state == TIMED_OUT and job.started_at is None:
         return code, f"{sentence}: {_error(job)}.", f"{_SERVE[job.queue is None]} `{_worker(job)}`, then {again}."
+    if (helps := _help_of_call(job)) is not None:
+        return code, f"{sentence}: {_error(job)}.", f"{helps}, then {again}."
     return code, f"{sentence}: {_error(job)}.", f"See `orchestrix jobs logs {job.id}`, fix the cause, then {again}."
 
 
@@ -91,7 +93,7 @@ def _live(facts: JobStateFacts) -> tuple[str, str, str]:
         code, sentence = wait.code, f"The job is {job.state}: {wait.cause}."
         action = f"{wait.helps[:1].upper()}{wait.helps[1:]}." if wait.helps else f"Wait, or {_cancel(job)}."
     if job.cancel_reason is not None:
-        asked = f"{_cancelled(facts)}; its worker {job.worker_id} has not reported its end yet."
+        asked = f"{_cancelled(facts)}; {_whose(job)} has not reported its end yet."
         return "stopping", f"{asked} {sentence}" if wait is not None else asked, "Wait."
     if job.ownership == HANDING_OFF:
         sentence = f"{sentence} Its owner {job.owner} is handing it off to another node ({job.handoff_reason})."
@@ -117,6 +119,8 @@ def _pending(facts: JobStateFacts) -> tuple[str, str, str]:
     if job.error is not None:
         last = "; it is the last one" if job.tries >= job.retries else ""
         failed = f"Attempt {job.attempt} failed: {_error(job)}"
+        if (helps := _help_of_call(job)) is not None:
+            action = f"{helps}, or {_cancel(job)}."
         return "retry", f"{failed}. {next_attempt.capitalize()} begins {begins}{last}.", action
     return "pending", f"Not dispatched yet; {next_attempt} begins {begins}.", action
 
@@ -124,18 +128,41 @@ def _pending(facts: JobStateFacts) -> tuple[str, str, str]:
 def _dispatched(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
     if job.queue is None:
-        called = f"was given to the executor at {job.address}, which has not begun it"
-        at = called if job.address is not None else f"waits until an executor of group {job.executor_group} is called"
-        return "dispatched", f"Attempt {job.attempt} {at}{_limit(facts)}.", f"Wait, or {_cancel(job)}."
+        return "dispatched", f"Attempt {job.attempt} {_given(facts)}{_limit(facts)}.", f"Wait, or {_cancel(job)}."
     sentence = f"Attempt {job.attempt} was sent to queue {job.queue}; no worker has started it yet{_limit(facts)}."
     return "dispatched", sentence, f"Wait, or {_cancel(job)}."
+
+
+def _given(facts: JobStateFacts) -> str:
+    """What has become of an attempt for a group that no executor has begun."""
+    job = facts.job
+    if job.address is None:
+        return f"waits until an executor of group {job.executor_group} is called"
+    ago = "" if job.called_at is None else f" {duration(round((facts.now - job.called_at).total_seconds()))} ago"
+    answered = "has not answered since" if job.worker_beat_at is None else "has it and has not begun it yet"
+    return f"was given to the executor at {job.address}{ago}, which {answered}"
 
 
 def _running(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
     done = f", {progress_text(job.progress)}" if job.progress is not None else ""
-    sentence = f"Worker {job.worker_id} is processing attempt {job.attempt}{done}{_limit(facts)}."
+    sentence = f"{_who(job)} is processing attempt {job.attempt}{done}{_limit(facts)}."
     return "in_progress", sentence, f"Wait, or follow it with `orchestrix jobs logs {job.id} -f`."
+
+
+def _help_of_call(job: JobRow) -> str | None:
+    """What helps where no executor could be given the last attempt; None for one that ended otherwise."""
+    group = quote(job.executor_group or "")
+    match (job.error or {}).get("type") if job.queue is None and isinstance(job.error, dict) else None:
+        case "NoGroup":
+            return f"Make the group again with `orchestrix registry set {group} --auto`"
+        case "NoExecutors":
+            line = f"orchestrix registry set {group} --address URL"
+            return f"Start an executor that registers for {group}, or set an address with `{line}`"
+        case "ExecutorNotReached" | "ExecutorRefused":
+            return f"See `orchestrix registry show {group}`, correct the executor or the setting in the error"
+        case _:
+            return None
 
 
 _STATES: Final = {PENDING: _pending, DISPATCHED: _dispatched, RUNNING: _running}
@@ -178,6 +205,14 @@ def _worker(job: JobRow) -> str:
     if job.queue is None:
         return f"orchestrix registry show {quote(job.executor_group or '')}"
     return f"orchestrix worker --job-queue {job.queue}"
+
+
+def _who(job: JobRow) -> str:
+    return f"Worker {job.worker_id}" if job.queue is not None else f"The executor at {job.address or job.worker_id}"
+
+
+def _whose(job: JobRow) -> str:
+    return f"its worker {job.worker_id}" if job.queue is not None else f"its executor at {job.address or job.worker_id}"
 
 
 def _moment(at: datetime) -> str:

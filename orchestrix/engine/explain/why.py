@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from orchestrix.broker.port import Broker
+from orchestrix.domain.job_diagnosis import SilenceLimits
 from orchestrix.engine.broker_status import COUNT_TTL_S, BrokerStatus, needed
 from orchestrix.engine.explain import finished_wait, worker_crash
 from orchestrix.engine.explain.explanation import SagaExplanation
@@ -58,12 +59,12 @@ class SagaExplainer:
         database: Database,
         broker: Broker,
         catalog: Catalog,
-        silent: float,
+        limits: SilenceLimits,
         phase: Callable[[], str | None] = lambda: None,
         reader: DefinitionReader | None = None,
     ) -> None:
         self._reader = reader or NullDefinitionReader()
-        self._database, self._catalog, self._silent = database, catalog, silent
+        self._database, self._catalog, self._limits = database, catalog, limits
         self._broker_status, self._phase = BrokerStatus(broker), phase
 
     async def why(self, saga: str, id: int) -> SagaExplanation:
@@ -78,7 +79,7 @@ class SagaExplainer:
             rows = await outbox.of_instance(connection, saga, id)
             action, ending = await wait_of(connection, found), await end_of(connection, found)
             dead_letter = await unusable_answer(connection, known, found)
-            job = await work_of(connection, known, found, self._silent, self._broker_status)
+            job = await work_of(connection, known, found, self._limits, self._broker_status)
             failure = await failure_of(connection, found)
             suspect = await redelivered_commands.of_command(connection, found.command_id or "")
         unsent = next((row for row in rows if row.id == found.command_id), None)

@@ -16,6 +16,7 @@ from orchestrix.domain.registry.callbacks import callbacks_for
 from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
 from orchestrix.errors import ConflictError, RetryableError
 from orchestrix.jobs import spans, step_results
+from orchestrix.jobs.broadcasts.routing import for_children
 from orchestrix.jobs.executors import call_spans
 from orchestrix.jobs.executors.attempt_call import AttemptCall
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
@@ -78,7 +79,7 @@ class ExecutorCaller:
         self._calls: dict[tuple[str, int], AttemptCall] = {}
         self._heard: set[str] = set()
         """Attempts whose executors have given a sign of life that is not noted yet."""
-        self._assigner = CallAssigner(database, node, calls.pick, self._store_end)
+        self._assigner = CallAssigner(database, node, for_children(calls.pick), self._store_end)
         self._assigning: asyncio.Task[None] | None = None
         self._calling: set[asyncio.Task[None]] = set()
         self._has_more = False
@@ -167,6 +168,8 @@ class ExecutorCaller:
             call.next_at = clock.monotonic() + POLL_INTERVAL_S
         finally:
             call.task = None
+            if call.moves and call.next_at <= clock.monotonic():  # the next executor need not wait for a poll
+                self._wake.set()
 
     def _begin_calls(self, due: Sequence[AttemptCall]) -> None:
         """Begins to call as many as may be called at once; the others are when some of those have been."""
@@ -334,7 +337,7 @@ class ExecutorCaller:
             await self._stop_run(one, str(ending.error.get("message")))
 
     async def _write_end(self, tx: Transaction, one: OwnedAttempt, ending: AttemptEnding) -> JobTransition | None:
-        job = (await jobs.lock(tx, [one.job_id])).get(one.job_id)
+        job = (await jobs.lock_with_parents(tx, [one.job_id])).get(one.job_id)
         expected = (self._node, one.owner_epoch, one.history_id)
         if job is None or not job.live or (job.owner, job.owner_epoch, job.history_id) != expected:
             return None
@@ -344,15 +347,16 @@ class ExecutorCaller:
         moved = job_rules.ended(job, ending, self._database.now(), clock.uniform(0, 1))
         [moved] = spans.end_attempts(tx, [job], [moved])
         tried = [moved.attempt] if moved.attempt is not None else []
-        if await step_results.store_with_results(tx, [(job.version, moved.job)], tried):
+        stored = await step_results.store_with_results(tx, [(job.version, moved.job)], tried)
+        if stored.results:
             tx.then(self._sent)
         message = str(ending.error.get("message"))
-        tx.then(lambda: self._announce(moved.job, message))
+        tx.then(lambda: self._announce(moved.job, message, stored.broadcasts))
         return moved
 
-    def _announce(self, job: JobRow, message: str) -> None:
+    def _announce(self, job: JobRow, message: str, broadcasts: Sequence[JobRow]) -> None:
         log.warning("an attempt of job %s has ended: %s", job.id, message)
-        self._on_change([job.id])
+        self._on_change([job.id, *(one.id for one in broadcasts)])
         self._notify_leader()
         if job.ended:
             self._on_end()

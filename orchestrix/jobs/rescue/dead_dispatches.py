@@ -86,9 +86,8 @@ class DeadDispatchHandler:
         moved = [rules.ended(job, lost[str(job.history_id)], now, clock.uniform(0, 1)) for job in out]
         moved = spans.end_attempts(tx, out, moved)
         changed = [(before.version, one.job) for before, one in zip(out, moved, strict=True)]
-        if await step_results.store_with_results(
-            tx, changed, [one.attempt for one in moved if one.attempt is not None]
-        ):
+        tried = [one.attempt for one in moved if one.attempt is not None]
+        if (await step_results.store_with_results(tx, changed, tried)).results:
             tx.then(self._sent)
         tx.then(self._notify_leader)
         tx.then(lambda: self._on_change([job.id for job in out]))

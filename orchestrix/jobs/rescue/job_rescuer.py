@@ -20,7 +20,7 @@ from orchestrix.jobs.events import StopRequest
 from orchestrix.jobs.rescue.leader_context import RESCUE_BATCH_LIMIT, LeaderContext
 from orchestrix.persistence.cluster import leases
 from orchestrix.persistence.engine import Connection, Transaction
-from orchestrix.persistence.jobs import job_predicates, job_queues, jobs
+from orchestrix.persistence.jobs import broadcasts, job_predicates, job_queues, jobs
 from orchestrix.persistence.jobs.job_predicates import JobsToRescue
 from orchestrix.persistence.jobs.job_queues import NO_QUEUE
 from orchestrix.quantities import counted
@@ -165,14 +165,13 @@ class JobRescuer:
                 return
 
     async def _write(self, find: Find, judge: Judge, reason: str, tx: Transaction) -> list[StopRequest]:
-        found = await find(tx, RESCUE_BATCH_LIMIT)
+        found = await broadcasts.with_free_parents(tx, await find(tx, RESCUE_BATCH_LIMIT))
         now, endings = self._leader_context.database.now(), await judge(tx, found)
         moved = [rules.ended(job, one, now, clock.uniform(0, 1)) for job, one in zip(found, endings, strict=True)]
         moved = spans.end_attempts(tx, found, moved)
         changed = [(before.version, one.job) for before, one in zip(found, moved, strict=True)]
-        if await step_results.store_with_results(
-            tx, changed, [one.attempt for one in moved if one.attempt is not None]
-        ):
+        tried = [one.attempt for one in moved if one.attempt is not None]
+        if (await step_results.store_with_results(tx, changed, tried)).results:
             tx.then(self._leader_context.relay.notify)
         return [StopRequest(one.job, one.stop, reason) for one in moved if one.stop is not None]
 

@@ -14,10 +14,12 @@ from orchestrix.domain.jobs import CANCELLED, LIVE, PENDING
 from orchestrix.domain.nodes import LIVE as LIVING
 from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.jobs import broadcasts
 from orchestrix.persistence.tables import (
     broker_incarnation,
     command_queues,
     dead_letters,
+    executor_suspicions,
     held_events,
     idempotency_keys,
     job_attempts,
@@ -48,6 +50,7 @@ _OF_PROCESSES: Final = (
     job_registry,
     registry_removed,
     node_listeners,
+    executor_suspicions,
 )
 _SENT_AGAIN: Final = ("cmd.%", "orchestrix.job.%")
 """The queues of dead letters that would make a worker act under the original's key."""
@@ -127,6 +130,8 @@ async def end_jobs(tx: Transaction, limit: int, reason: str) -> int:
     """
     found = (await tx.execute(_unended(limit).with_for_update())).all()
     steps, others = ([row.id for row in found if (row.saga is not None) is of_saga] for of_saga in (True, False))
+    steps += await broadcasts.child_ids(tx, steps)  # else another broadcast of that step would count them
+    others = [id for id in others if id not in set(steps)]
     for one in (job_logs, job_attempts):
         if steps:
             await tx.execute(delete(one).where(tx.dialect.among(one.c.job_id, steps)))

@@ -138,6 +138,30 @@ async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> se
     return await job_heartbeats.record_heartbeats(tx, history_ids, at)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkInHand:
+    """The live attempts of an executor: the nodes that own them, and the last sign of life of any."""
+
+    owners: frozenset[str]
+    heard_at: datetime | None
+
+
+async def in_hand(connection: Connection, executors: Collection[Executor]) -> dict[Executor, WorkInHand]:
+    """What these executors were given that has not ended, of those that have work."""
+    table, among = jobs.c, connection.dialect.among
+    apps, addresses = (sorted({one[place] for one in executors}) for place in (0, 1))
+    by, of = (table.executor_group, table.address, table.owner), among(table.executor_group, apps)
+    given = table.channels == 1, of, among(table.address, addresses)
+    # Each state by itself: else SQLite walks an index of all jobs that groups ever had.
+    each = [select(*by, func.max(table.worker_beat_at)).where(table.state == one, *given).group_by(*by) for one in LIVE]
+    found: dict[Executor, WorkInHand] = {}
+    for app, address, owner, heard_at in await connection.execute(union_all(*each)):
+        before = found.get((app, address), WorkInHand(frozenset(), None))
+        owners = before.owners | {owner} if owner is not None else before.owners
+        found[app, address] = WorkInHand(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
+    return found
+
+
 async def given_to(connection: Connection, runs: Mapping[str, Executor]) -> list[str]:
     """Those of the attempts that are live and were given to the executor that names them: its group and its address."""
     table = jobs.c

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Select, func, select, union_all
+from sqlalchemy import Select, func, or_, select, union_all
 from sqlalchemy.sql import ColumnElement
 
 from orchestrix import clock
 from orchestrix.domain.dispatch_capacity import DispatchCapacity, OpenJobs, fair, group_of, target_of
 from orchestrix.domain.jobs import DISPATCHED, PENDING, STATES, JobRow
+from orchestrix.domain.registry.routing import Strategy
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import blocked_job_steps
 from orchestrix.persistence.jobs import jobs as rows
@@ -121,5 +122,7 @@ def _due_of(tx: Transaction, target: str, count: int) -> Select[Any]:
         table.channels == 0,
         table.queue == target if group is None else table.executor_group == group,
         table.wake_at <= tx.dialect.clock(tx.now()),
+        # A broadcast takes no slot: it is fired, and its children are dispatched.
+        or_(table.routing.is_(None), table.routing != Strategy.SHARDING_BROADCAST),
     )
     return query.order_by(table.wake_at, table.id).limit(count)

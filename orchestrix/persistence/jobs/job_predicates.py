@@ -49,7 +49,9 @@ async def jobs_to_rescue(
         _any(dispatched_before_reset()),
         _any([*timed_out(connection, heard), *sent]),
         literal(False) if limit is None else _any(silent(connection, limit, heard)),
-        select(func.min(_JOB.wake_at, type_=UtcTime())).where(_JOB.state.in_(LIVE)).scalar_subquery(),
+        select(func.min(_JOB.wake_at, type_=UtcTime()))
+        .where(_JOB.state.in_(LIVE), _JOB.channels == 1)
+        .scalar_subquery(),
         connection.dialect.clock(connection.now()),
     )
     forgotten, late, quiet, earliest, now = (await connection.execute(query)).one()

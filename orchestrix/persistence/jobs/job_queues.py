@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import and_, func, or_, select
 
-from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers
+from orchestrix.domain.job_diagnosis import DiagnosisContext, QueueWorkers, SilenceLimits
 from orchestrix.domain.jobs import DISPATCHED, FAILED, LIVE, OWNED, RUNNING, TIMED_OUT, JobRow
 from orchestrix.domain.stored_times import age_s
 from orchestrix.persistence.cluster import leases, nodes
 from orchestrix.persistence.engine import Connection, Transaction
-from orchestrix.persistence.jobs import job_predicates
+from orchestrix.persistence.jobs import group_executors, job_predicates
 from orchestrix.persistence.schema.column_types import UtcTime
 from orchestrix.persistence.tables import jobs, outbox, workers
 
@@ -25,16 +24,23 @@ RECENT_DISPATCH_S: Final = 15.0
 
 NO_QUEUE: Final = ""
 """In place of the queue of a job for a group of executors: no worker serves it."""
+_NO_WORKERS: Final = QueueWorkers()
 
 
 class FailedJob(NamedTuple):
-    """A job that has failed for good, or timed out. One for a group of executors has the group as its `queue`."""
+    """A job that has failed for good, or timed out. One for a `group` of executors has no queue."""
 
-    queue: str
+    queue: str | None
     handler: str
     state: str
     at: datetime
     error: Mapping[str, Any] | None
+    group: str | None = None
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """The kind and the name of what it was for."""
+        return ("group", self.group) if self.group is not None else ("queue", self.queue or "")
 
 
 async def queue_workers(connection: Connection, queues: Iterable[str], limit: float) -> dict[str, QueueWorkers]:
@@ -68,20 +74,30 @@ def _queue_workers(heartbeats: Sequence[float], silent: float, stopping: int) ->
 
 
 async def diagnosis_context(
-    connection: Connection, found: Iterable[JobRow], limit: float, empty: Collection[str] = ()
+    connection: Connection, found: Iterable[JobRow], limits: SilenceLimits, empty: Collection[str] = ()
 ) -> dict[str, DiagnosisContext]:
-    """The facts by which `why` explains these jobs, by their ids; `limit` as in `queue_workers`.
+    """The facts by which `why` explains these jobs, by their ids.
 
     `empty` are the queues of workers that are known to hold no dispatch.
     """
     waiting = list(found)
     if not waiting:
         return {}
-    known = await served(connection, [job.queue or NO_QUEUE for job in waiting], limit)
-    listening = set((await connection.execute(job_predicates.listening(connection, limit / 2))).scalars())
-    read = {job.id: job.ownership == OWNED and job.owner in listening for job in waiting}
+    since = await _led_since(connection)
+    workers = await queue_workers(connection, {job.queue for job in waiting if job.queue is not None}, limits.workers)
+    executors = await group_executors.of_groups(
+        connection, {job.executor_group for job in waiting if job.executor_group is not None}
+    )
+    listening = set((await connection.execute(job_predicates.listening(connection, limits.workers / 2))).scalars())
     return {
-        job.id: replace(known[job.queue or NO_QUEUE], is_read=read[job.id], is_empty=job.queue in empty)
+        job.id: DiagnosisContext(
+            workers.get(job.queue or NO_QUEUE, _NO_WORKERS),
+            limits.of(job),
+            since,
+            is_read=job.ownership == OWNED and job.owner in listening,
+            is_empty=job.queue in empty,
+            executors=executors.get(job.executor_group or ""),
+        )
         for job in waiting
     }
 
@@ -90,12 +106,17 @@ async def served(connection: Connection, queues: Iterable[str], limit: float) ->
     """The facts by which `doctor` explains why dispatches to these queues are not begun; `limit` as in
     `queue_workers`.
     """
-    lease = await leases.read(connection)
-    since = None if lease is None or lease.lapsed else lease.gained_at
+    since = await _led_since(connection)
     return {
         queue: DiagnosisContext(workers, limit, since)
         for queue, workers in (await queue_workers(connection, queues, limit)).items()
     }
+
+
+async def _led_since(connection: Connection) -> datetime | None:
+    """Since when there is a leader; None without one."""
+    lease = await leases.read(connection)
+    return None if lease is None or lease.lapsed else lease.gained_at
 
 
 async def named(connection: Connection) -> set[str]:
@@ -116,10 +137,11 @@ async def not_started_counts(connection: Connection) -> dict[str, int]:
 async def failed(connection: Connection, seconds: float, limit: int) -> list[FailedJob]:
     """The last `limit` jobs that have failed for good within so many seconds, the newest end first."""
     table = jobs.c
-    target = func.coalesce(table.queue, table.executor_group)
-    query = select(target, table.handler, table.state, table.finished_at, table.error)
+    query = select(table.queue, table.handler, table.state, table.finished_at, table.error, table.executor_group)
     query = query.where(
-        table.finished_at >= job_predicates.ago(connection, seconds), table.state.in_([FAILED, TIMED_OUT])
+        table.finished_at >= job_predicates.ago(connection, seconds),
+        table.state.in_([FAILED, TIMED_OUT]),
+        table.parent_id.is_(None),  # a broadcast names its shards that have failed
     )
     rows = await connection.execute(query.order_by(table.finished_at.desc(), table.id.desc()).limit(limit))
     return [FailedJob(*row) for row in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cache
 from operator import attrgetter
@@ -34,6 +34,7 @@ __all__ = [
     "insert",
     "loads",
     "lock",
+    "lock_with_parents",
     "next_due",
     "occupied",
     "of_ids",
@@ -41,6 +42,7 @@ __all__ = [
     "orphans",
     "owned_by",
     "page",
+    "parents",
     "payloads",
     "silent",
     "store",
@@ -51,9 +53,10 @@ __all__ = [
 _FIELDS: Final = tuple(field.name for field in fields(JobRow))
 _ORDER: Final = ("id", "queue", "executor_group", "handler", "payload", "routing", "retries", "timeout_ms")
 _ROUTED: Final = ("routing_key", "routing_address", "broadcast_end", "parent_id", "shard_index", "shard_total")
+_TIMES: Final = ("deadline_ms",)
 _ORIGIN: Final = ("created_by", "correlation_id", "created_at", "schedule_id", "due_at", "saga", "instance_id", "step")
 _TRACE: Final = ("traceparent", "tracestate")
-_FIXED: Final = frozenset(_ORDER + _ROUTED + _ORIGIN + _TRACE)
+_FIXED: Final = frozenset(_ORDER + _ROUTED + _TIMES + _ORIGIN + _TRACE)
 _MOVING: Final = tuple(name for name in _FIELDS if name not in _FIXED)
 _INSERT: Final = BulkInsert(jobs, _FIELDS, key=("id",))
 _UPDATE: Final = BulkUpdate(jobs, match=("id", "version"), change=_MOVING)
@@ -95,7 +98,11 @@ async def insert(tx: Transaction, new: Sequence[JobRow]) -> set[str]:
 async def get(connection: Connection, id: str) -> JobRow | None:
     """One job."""
     found = await _jobs(connection, _select().where(jobs.c.id == id))
-    return found[0] if found else None
+    job = found[0] if found else None
+    if job is None or job.parent_id is None:
+        return job
+    # A child is stored without the payload of its broadcast, which can be long.
+    return replace(job, payload=(await payloads(connection, [job.parent_id])).get(job.parent_id))
 
 
 async def of_ids(connection: Connection, ids: Iterable[str], *, whole: bool = False) -> list[JobRow]:
@@ -149,6 +156,23 @@ async def lock(tx: Transaction, ids: Iterable[str]) -> dict[str, JobRow]:
         return {}
     query = _select(whole=False).where(tx.dialect.among(jobs.c.id, wanted)).order_by(jobs.c.id)
     return {job.id: job for job in await _jobs(tx, query.with_for_update())}
+
+
+async def lock_with_parents(tx: Transaction, ids: Iterable[str]) -> dict[str, JobRow]:
+    """`lock` for jobs that may end: the broadcasts whose children they are, are locked in the same statement."""
+    wanted = set(ids)
+    locked = await lock(tx, wanted | await parents(tx, wanted))
+    return {id: job for id, job in locked.items() if id in wanted}
+
+
+async def parents(connection: Connection, ids: Iterable[str]) -> set[str]:
+    """The broadcasts whose children are among these jobs, which never changes."""
+    wanted = sorted(set(ids))
+    if not wanted:
+        return set()
+    among = connection.dialect.among(jobs.c.id, wanted)
+    query = select(jobs.c.parent_id).where(among, jobs.c.parent_id.is_not(None)).distinct()
+    return set((await connection.execute(query)).scalars())
 
 
 async def store(tx: Transaction, changed: Sequence[tuple[int, JobRow]], tried: Iterable[JobAttempt] = ()) -> None:

@@ -23,6 +23,10 @@ _CHANGING: Final = tuple(name for name in _FIELDS if name not in ("id", "created
 _SCHEDULE: Final[Select[Any]] = select(*(schedules.c[name] for name in _FIELDS))
 _values: Final = attrgetter(*_FIELDS)
 _changing: Final = attrgetter(*_CHANGING)
+NEWER_NODES_ONLY: Final = "known to newer nodes only: "
+"""Stored before the time zone of a schedule whose jobs are for a group. A leader of the former release, which cannot
+make these, would fail with all that is due; as it knows no such zone, it passes that schedule over, a minute each time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,9 @@ class WaitingRun:
 
 async def insert(tx: Transaction, schedule: Schedule) -> bool:
     """Inserts one; False where its name is taken."""
-    return await tx.dialect.insert_one(tx, schedules, dict(zip(_FIELDS, _stored(_values(schedule)), strict=True)))
+    return await tx.dialect.insert_one(
+        tx, schedules, dict(zip(_FIELDS, _stored(_values(_marked(schedule))), strict=True))
+    )
 
 
 async def get(connection: Connection, key: str) -> Schedule | None:
@@ -92,7 +98,9 @@ async def store(tx: Transaction, before: Schedule, after: Schedule) -> None:
     """
     table = schedules.c
     same = [table.id == before.id, table.version == before.version, _equal(table.due_at, before.due_at)]
-    change = update(schedules).where(*same).values(dict(zip(_CHANGING, _stored(_changing(after)), strict=True)))
+    change = (
+        update(schedules).where(*same).values(dict(zip(_CHANGING, _stored(_changing(_marked(after))), strict=True)))
+    )
     if (await tx.execute(change)).rowcount != 1:
         raise ConflictError("concurrent update of the schedule")
 
@@ -200,6 +208,11 @@ async def _schedules(connection: Connection, query: Select[Any]) -> list[Schedul
     return [_schedule(Schedule(**row._mapping)) for row in await connection.execute(query)]
 
 
+def _marked(schedule: Schedule) -> Schedule:
+    return schedule if schedule.group is None else replace(schedule, zone=f"{NEWER_NODES_ONLY}{schedule.zone}")
+
+
 def _schedule(plain: Schedule) -> Schedule:
     last = None if plain.last_outcome is None else FiringOutcome(plain.last_outcome)
-    return replace(plain, overlap=Overlap(plain.overlap), misfire=Misfire(plain.misfire), last_outcome=last)
+    zone = plain.zone.removeprefix(NEWER_NODES_ONLY)
+    return replace(plain, zone=zone, overlap=Overlap(plain.overlap), misfire=Misfire(plain.misfire), last_outcome=last)

@@ -41,7 +41,12 @@ class ExecutorGroup:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses, in their order."""
-        return tuple(self.address_list.split(_SEPARATOR)) if self.address_list else ()
+        return addresses_of(self.address_list)
+
+
+def addresses_of(address_list: str) -> tuple[str, ...]:
+    """The addresses of a stored list, in their order."""
+    return tuple(address_list.split(_SEPARATOR)) if address_list else ()
 
 
 async def insert_if_absent(tx: Transaction, app_name: str, marker: str | None, now: datetime) -> ExecutorGroup:

@@ -194,6 +194,14 @@ async def stale(tx: Transaction, before: datetime, limit: int) -> list[Registere
     return [RegisteredExecutor(*row) for row in await tx.execute(query.with_for_update(skip_locked=True))]
 
 
+async def late(connection: Connection, before: datetime, limit: int) -> list[Executor]:
+    """Up to `limit` executors without a heartbeat since `before`, the latest to become silent first."""
+    table = job_registry.c
+    query = select(table.registry_key, table.registry_value).where(_OURS, table.update_time < before)
+    found = await connection.execute(query.order_by(table.update_time.desc(), table.id).limit(limit))
+    return [(row.registry_key, row.registry_value) for row in found]
+
+
 async def correct_future(tx: Transaction, now: datetime) -> int:
     """Sets heartbeats that lie in the future to `now`: the clock was set back after they were noted. How many."""
     table = job_registry.c

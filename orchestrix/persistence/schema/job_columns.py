@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, String, Text, UniqueConstraint, text
 from sqlalchemy.schema import SchemaItem
 
 from orchestrix.persistence.schema.column_types import Json, Name, UtcTime
@@ -77,6 +77,8 @@ def _executor() -> list[SchemaItem]:
         Column("parent_id", String(36)),
         Column("shard_index", Integer),
         Column("shard_total", Integer),
+        Column("deadline_ms", BigInteger),
+        Column("children_total", Integer),
         Column("children_left", Integer),
         Column("children_failed", Integer),
     ]
@@ -98,6 +100,15 @@ def _keys() -> list[SchemaItem]:
         Index(None, "queue", "created_at", "id"),
         Index(None, "executor_group", "created_at", "id"),
         Index(None, "parent_id", "shard_index"),
+        # Its condition keeps all other jobs out, where the database knows partial indexes.
+        Index(
+            None,
+            "broadcast_end",
+            "state",
+            "wake_at",
+            postgresql_where=text("broadcast_end IS NOT NULL"),
+            sqlite_where=text("broadcast_end IS NOT NULL"),
+        ),
     ]
 
 

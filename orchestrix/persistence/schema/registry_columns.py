@@ -68,6 +68,18 @@ def node_listeners_columns() -> list[SchemaItem]:
     ]
 
 
+def executor_suspicions_columns() -> list[SchemaItem]:
+    """One row for each executor and each node that suspects it."""
+    return [
+        Column("registry_key", Name(200), nullable=False),
+        Column("registry_value", Name(255), nullable=False),
+        Column("node", String(100), nullable=False),
+        Column("since", UtcTime, nullable=False),
+        Column("probed_at", UtcTime, nullable=False),
+        PrimaryKeyConstraint("registry_key", "registry_value", "node"),
+    ]
+
+
 def _executor() -> list[Column[str]]:
     return [
         Column("registry_group", String(20), nullable=False),

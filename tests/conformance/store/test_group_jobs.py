@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,13 +13,22 @@ from sqlalchemy import update
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.dispatch_capacity import OpenJobs, target_of
+from orchestrix.domain.job_diagnosis import GroupExecutors, SilenceLimits
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
 from orchestrix.domain.registry.executor_calls import called
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import executor_jobs, job_admission, job_predicates, job_queues, job_targets, jobs
+from orchestrix.persistence.jobs import (
+    executor_jobs,
+    group_executors,
+    job_admission,
+    job_predicates,
+    job_queues,
+    job_targets,
+    jobs,
+)
 from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
 from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
 from orchestrix.persistence.jobs.jobs import JobFilter
@@ -70,8 +80,8 @@ async def test_groups_take_their_turn_beside_queues(database: Database) -> None:
 
 
 async def test_attempts_in_flight_are_those_that_were_given_away_and_have_not_ended(database: Database) -> None:
-    async def given(address: str | None, group: str = "shop", begun: bool = False) -> JobRow:
-        job = await (running if begun else dispatched)(database, **routed(group))
+    async def given(address: str | None, group: str = "shop", begun: bool = False, retries: int = 0) -> JobRow:
+        job = await (running if begun else dispatched)(database, **routed(group, retries=retries))
         called_at = None if address is None else database.now()
         return await stored(database, job, replace(job, address=address, called_at=called_at, version=job.version + 1))
 
@@ -79,8 +89,10 @@ async def test_attempts_in_flight_are_those_that_were_given_away_and_have_not_en
         await given(address, begun=begun)
     await given("http://a:1", "reports")
     await given(None)
-    ended = await given("http://b:1", begun=True)
-    await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+    for retries, state in ((0, "FAILED"), (1, "PENDING")):
+        ended = await given("http://b:1", begun=True, retries=retries)
+        ended = await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+        assert (ended.state, ended.address) == (state, "http://b:1")
     async with database.read() as connection:
         assert await executor_jobs.in_flight(connection, "shop") == {
             ("shop", "http://a:1"): 2,
@@ -106,14 +118,48 @@ async def test_no_rule_about_workers_applies_to_it(database: Database) -> None:
     async with database.read() as connection:
         assert await job_queues.not_started_counts(connection) == {}
         assert await job_queues.named(connection) == set()
-        context = await job_queues.diagnosis_context(connection, [job, work], 30.0)
+        context = await job_queues.diagnosis_context(connection, [job, work], SilenceLimits(30.0, 90.0))
         assert not (await job_predicates.jobs_to_rescue(connection, 0.0, 15.0, None)).silent
     await owned(database, "a", await running(database, queue="q"))
     async with database.read() as connection:
         assert (await job_predicates.jobs_to_rescue(connection, 0.0, 15.0, None)).silent
     assert set(context) == {job.id, work.id}
     assert context[job.id].workers.known == 0
+    assert (context[job.id].limit, context[job.id].executors) == (90.0, GroupExecutors(None))
     assert dispatch_queue("q") not in (str(job.queue), str(work.queue))
+
+
+async def test_what_is_known_of_the_executors_of_groups(database: Database) -> None:
+    async with database.begin() as tx:
+        await groups.set_addresses(tx, "shop", ["http://a:1", "http://b:1"], tx.now())
+        await groups.set_addresses(tx, "Shop", [], tx.now())
+    for address in ("http://a:1", "http://a:1", "http://gone:1", None):
+        job = await dispatched(database, **routed(retries=1))
+        await stored(database, job, replace(job, address=address, version=job.version + 1))
+    ended = await running(database, **routed())
+    await stored(database, ended, rules.ended(ended, rules.WORKER_SILENT, database.now(), 0.5))
+    await dispatched(database, **routed("other"))
+    with watched(database) as sent:
+        async with database.read() as connection:
+            found = await group_executors.of_groups(connection, ["shop", "Shop", "none"])
+            assert await group_executors.of_groups(connection, []) == {}
+    assert len(sent) == 1
+    assert found == {
+        "shop": GroupExecutors(("http://a:1", "http://b:1"), {"http://a:1": 2, "http://gone:1": 1}),
+        "Shop": GroupExecutors((), {}),
+        "none": GroupExecutors(None),
+    }
+
+
+async def test_attempts_that_no_executor_has_begun_for_a_while_are_counted(database: Database) -> None:
+    ago = database.now() - timedelta(seconds=30)
+    for more in (routed(), routed(), routed("reports"), {"queue": "q"}):
+        job = await dispatched(database, **more)
+        await stored(database, job, replace(job, dispatched_at=ago, version=job.version + 1))
+    await dispatched(database, **routed("new"))
+    await running(database, **routed("begun"))
+    async with database.read() as connection:
+        assert await group_executors.not_started_counts(connection) == {"shop": 2, "reports": 1}
 
 
 async def test_the_least_feature_level_is_that_of_a_node_that_is_alive(database: Database) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
-from orchestrix.domain.job_diagnosis import QueueWorkers
+from orchestrix.domain.job_diagnosis import QueueWorkers, SilenceLimits
 from orchestrix.domain.jobs import FAILED, HANDING_OFF, JobAttempt
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs import outbox_rows
@@ -52,12 +52,12 @@ async def test_what_is_known_around_jobs(database: Database) -> None:
     read = await owned(database, "alive", await running(database, queue="a"))
     left = await owned(database, "gone", await running(database, queue="b"))
     async with database.read() as connection:
-        assert await job_queues.diagnosis_context(connection, [], 30.0) == {}
-        found = await job_queues.diagnosis_context(connection, [read, left], 30.0)
+        assert await job_queues.diagnosis_context(connection, [], SilenceLimits(30.0, 90.0)) == {}
+        found = await job_queues.diagnosis_context(connection, [read, left], SilenceLimits(30.0, 90.0))
         assert {one.led_since for one in found.values()} == {None}
     await leading(database, Fence(1, "alive"))
     async with database.read() as connection:
-        found = await job_queues.diagnosis_context(connection, [read, left], 30.0)
+        found = await job_queues.diagnosis_context(connection, [read, left], SilenceLimits(30.0, 90.0))
     assert (found[read.id].is_read, found[left.id].is_read) == (True, False)
     assert (found[read.id].workers.known, found[left.id].workers) == (1, QueueWorkers())
     assert all(one.led_since is not None and one.limit == 30.0 for one in found.values())

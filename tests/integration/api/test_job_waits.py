@@ -18,12 +18,15 @@ from orchestrix.engine.broker_status import BrokerStatus
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerHeartbeatRow
 from orchestrix.persistence.engine import Connection, Database
+from orchestrix.persistence.registry import groups
 from tests.conformance.store.plans import watched
 from tests.integration.jobs.rows import joined, leading
 from tests.support import eventually
 
 from .test_jobs import changed, running, said, submitted
 from .world import World
+
+ADDRESS = "http://10.0.0.7:9999"
 
 
 async def test_a_job_that_nobody_begins_says_what_helps(world: World) -> None:
@@ -76,6 +79,59 @@ async def test_a_list_says_what_its_jobs_wait_for_and_asks_once_for_all(world: W
     assert asked[0][1] == asked[1][1] <= 4
     await submitted(world)
     assert [item["waitsFor"] for item in (await world.client.get("/jobs?state=PENDING")).json()["items"]] == [None]
+
+
+async def test_lists_say_of_jobs_for_groups_what_they_wait_for(world: World) -> None:
+    database = world.database
+    await leading(database, Fence(1, "node-1"))
+    await joined(database, "node-1")
+    at, asked = database.now() - timedelta(seconds=10), []
+    for apps in (["shop"], ["billing", "reports"]):
+        for app in apps:
+            await database.run(lambda tx, app=app: groups.set_addresses(tx, app, [ADDRESS], tx.now()))  # type: ignore[misc]
+            job = await submitted(world, queue=None, group=app)
+            await changed(world, job["id"], lambda job: rules.dispatched(job, clock.uuid7(), at))
+            await changed(world, job["id"], lambda job: rules.taken(job, "node-1", database.now()))
+        with watched(database) as sent:
+            answer = await world.client.get("/jobs")
+        JobPage.model_validate_json(answer.content)
+        said = [item["waitsFor"] for item in answer.json()["items"]]
+        assert all("has been called for 1" in one for one in said), said
+        asked.append((len(said), len(sent)))
+    assert [count for count, _ in asked] == [1, 3]
+    assert asked[0][1] == asked[1][1] <= 4
+    await database.run(lambda tx: groups.set_addresses(tx, "shop", [], tx.now()))
+    await database.run(lambda tx: groups.delete_group(tx, "billing"))
+    said = [item["waitsFor"] for item in (await world.client.get("/jobs")).json()["items"]]
+    assert [one.partition(":")[0] for one in said] == [
+        "no executor of group reports has been called for 10 s",
+        "the executor group billing does not exist",
+        "group shop has no executor that takes jobs",
+    ]
+
+
+async def test_an_executor_is_not_silent_as_soon_as_a_worker(world: World) -> None:
+    database = world.database
+    await leading(database, Fence(1, "node-1"))
+    await joined(database, "node-1")
+    await database.run(lambda tx: groups.set_addresses(tx, "shop", [ADDRESS], tx.now()))
+    job = await running(world, queue=None, group="shop")
+    told = []
+    for seconds in (40, 50):
+        heard = database.now() - timedelta(seconds=seconds)
+        await changed(
+            world,
+            job.id,
+            lambda job, heard=heard: replace(
+                job, version=job.version + 1, address=ADDRESS, worker_beat_at=heard, owner="node-1", ownership="OWNED"
+            ),
+        )
+        told.append((await world.client.get(f"/jobs/{job.id}")).json()["waitsFor"])
+        why = (await world.client.get(f"/jobs/{job.id}/why")).json()
+        assert why["blocker"] == ("in_progress" if told[-1] is None else "silent_executor")
+        assert ADDRESS in why["sentence"]
+    assert told[0] is None, "a worker would be silent by now"
+    assert told[1].startswith(f"the executor at {ADDRESS} has sent nothing for 50 s, since ")
 
 
 async def test_no_connection_to_the_database_is_held_while_the_broker_is_asked(

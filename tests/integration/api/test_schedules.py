@@ -72,6 +72,8 @@ async def test_one_is_made(world: World) -> None:
     )
     assert body["job"] == {
         "queue": "reports",
+        "group": None,
+        "routing": None,
         "handler": "monthly",
         "payload": {"month": 3},
         "timeoutMs": 600_000,

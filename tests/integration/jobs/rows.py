@@ -7,6 +7,7 @@ from datetime import timedelta
 from sqlalchemy import delete, insert, update
 
 from orchestrix.domain.leases import Fence
+from orchestrix.domain.nodes import FEATURE_LEVEL
 from orchestrix.domain.stored_times import CLOCK_TOLERANCE
 from orchestrix.persistence.cluster.leases import LEADER, MAX_LEASE_S
 from orchestrix.persistence.engine import Database
@@ -18,6 +19,7 @@ async def joined(database: Database, node: str) -> None:
     async with database.begin() as tx:
         now = tx.now()
         row = {"id": node, "name": "node", "state": "ALIVE", "roles": "coordinator", "job_count": 0}
+        row["feature_level"] = FEATURE_LEVEL
         await tx.execute(insert(nodes).values(**row, started_at=now, beat_at=now + CLOCK_TOLERANCE / 2))
 
 

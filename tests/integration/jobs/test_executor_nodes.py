@@ -175,11 +175,12 @@ def calls(executor: FakeCoordinator) -> list[Report]:
     return [one for one in executor.requests if one.kind == "run"]
 
 
-async def test_failover_moves_on_from_who_is_not_there(cluster: Cluster) -> None:
+async def test_failover_moves_on_at_once_from_who_is_not_there(cluster: Cluster, unpolled: None) -> None:
     await cluster.node()
-    dead = f"http://127.0.0.1:{free_port()}"
+    # Those that never registered come first.
+    dead = [f"http://127.0.0.2:{free_port()}" for _ in range(3)]
     async with cluster.executor(jobs=JOBS) as address:
-        await cluster.group(addresses=[dead, address])
+        await cluster.group(addresses=[*dead, address])
         job = await cluster.submit(handler="nodes.count", payload={"to": 0}, routing="FAILOVER")
         done = await cluster.reached(job, "SUCCEEDED")
     assert (done.address, done.attempt) == (address, 1)

@@ -15,6 +15,7 @@ from orchestrix.bootstrap.context import NodeSignals
 from orchestrix.bootstrap.engine import follow_catalog
 from orchestrix.broker.port import LinkState
 from orchestrix.config.settings import JobsSettings, Settings
+from orchestrix.domain.job_diagnosis import SilenceLimits
 from orchestrix.engine.explain.why import SagaExplainer
 from orchestrix.engine.job_steps import JobGateway, JobSteps
 from orchestrix.engine.requests import StartedSaga, StartRequest
@@ -126,7 +127,9 @@ class Rig:
         self.incarnation = engine.reset_detector
         self.jobs = JobSteps(catalog, desk)
         self.phase: str | None = None
-        self.explainer = SagaExplainer(database, self.broker, catalog, SILENT, lambda: self.phase, engine.definitions)
+        self.explainer = SagaExplainer(
+            database, self.broker, catalog, SilenceLimits(SILENT, 90.0), lambda: self.phase, engine.definitions
+        )
         self.follower = follow_catalog(signals.catalog_grew, [self.listener.catalog_changed, self.held.notify])
 
     async def start(self) -> None:

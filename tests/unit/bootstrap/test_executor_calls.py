@@ -91,9 +91,9 @@ async def test_an_executor_reads_what_it_is_called_with() -> None:
 @pytest.mark.parametrize(
     ("answer", "meaning"),
     [
-        (Taken(), CallResult(CallAnswer.TAKEN)),
-        (Busy(409, "full"), CallResult(CallAnswer.BUSY, "full")),
-        (Refused(422, "no"), CallResult(CallAnswer.REFUSED, "no")),
+        (Taken(), CallResult(CallAnswer.TAKEN, status=200)),
+        (Busy(409, "full"), CallResult(CallAnswer.BUSY, "full", 409)),
+        (Refused(422, "no"), CallResult(CallAnswer.REFUSED, "no", 422)),
         (Unknown("late"), CallResult(CallAnswer.UNKNOWN, "late")),
         (NotReached("gone"), CallResult(CallAnswer.NOT_REACHED, "gone")),
     ],
@@ -132,6 +132,20 @@ async def test_only_who_owns_jobs_calls_executors(database: Database) -> None:
     assert work_of(node).dependencies.executors is not None
     other = built(database, frozenset({"api", "orchestrator"}))
     assert assemble_executor_calls(other.context, other.registry) is None
+
+
+async def test_the_client_is_closed_with_the_node(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[ExecutorClient] = []
+
+    async def close(self: ExecutorClient) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(ExecutorClient, "close", close)
+    node = built(database)
+    await node.links.start()
+    assert closed == []
+    await node.links.stop()
+    assert len(closed) == 1
 
 
 async def test_a_node_without_an_api_does_not_name_itself(database: Database) -> None:

@@ -21,8 +21,9 @@ from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.doctor import command, queues, rabbitmq_management
 from orchestrix.cli.doctor.jobs import JobFacts
 from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
-from orchestrix.cli.doctor.registry import registry
+from orchestrix.cli.doctor.registry import calls, registry
 from orchestrix.cli.doctor.result import WARN, CheckResult
+from orchestrix.config.registry import RegistrySettings
 from orchestrix.errors import ConfigError, Contention, NotFound, SchemaMismatch, Unavailable
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import WorkerFacts, WorkerHeartbeatRow
@@ -183,7 +184,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
         return found.executors
 
     async def made_groups(_: FakeDatabase) -> list[SimpleNamespace]:
-        return [SimpleNamespace(app_name=app) for app in found.groups]
+        return [SimpleNamespace(app_name=app, addresses=()) for app in found.groups]
 
     async def try_once(database: FakeDatabase, name: str) -> None:
         if database.refuses is not None:
@@ -430,6 +431,22 @@ def test_failed_jobs_are_a_warning_with_the_command_that_lists_them(shell: Shell
     assert (found.detail, found.fix) == (said, "orchestrix jobs list --state FAILED --queue gpu --handler render")
 
 
+def test_failed_jobs_of_a_group_are_listed_by_group(shell: Shell, parts: Parts) -> None:
+    at = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+    error = {"type": "NoExecutors", "message": "no executors available"}
+    parts.facts = JobFacts(failed=[FailedJob(None, "render", "FAILED", at, error, "web shop")])
+    (found,) = checks(shell, 0)["failed jobs"]
+    assert found.detail.startswith("group web shop, handler render: 1 job FAILED within the last hour")
+    assert found.fix == "orchestrix jobs list --state FAILED --group 'web shop' --handler render"
+
+
+def test_attempts_that_no_executor_begins_are_a_warning(shell: Shell, parts: Parts) -> None:
+    parts.facts = JobFacts(groups={"shop": (2, "group shop has no executor that takes jobs", "start one")})
+    (found,) = [one for one in checks(shell, 0)["jobs"] if one.status == WARN]
+    said = "group shop: 2 jobs dispatched but not started; group shop has no executor that takes jobs"
+    assert (found.detail, found.fix) == (said, "start one")
+
+
 @pytest.mark.parametrize(
     ("refusal", "fix"),
     [
@@ -617,7 +634,7 @@ def test_a_broker_with_too_few_descriptors_for_so_many_jobs(shell: Shell, parts:
 
 
 def test_the_broker_of_dev_has_no_such_limit(shell: Shell, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = SimpleNamespace(broker_url="amqp://u:geheim@mq/")
+    here = SimpleNamespace(broker_url="amqp://u:geheim@mq/", database_url="")
     monkeypatch.setattr("orchestrix.cli.devfile.read", lambda folder: here)
     assert "which the embedded broker has room for" in room(shell).detail
 
@@ -660,6 +677,34 @@ def test_apps_with_too_many_executors_and_executors_without_a_group(shell: Shell
             "warn", "stop some, or divide them among several apps"
         ),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "here", "told"),
+    [
+        ({}, False, {"shop": "2 of 2", "names": "1 of 1"}),
+        ({}, True, {"shop": "1 of 2"}),
+        ({"allow": "10.0.0.0/8,127.0.0.1"}, False, {"shop": "1 of 2"}),
+        ({"allow": "10.0.0.0/8,127.0.0.1", "token": "shop:1234567890abcdef"}, False, {}),
+        ({"allow": "10.0.0.0/8,127.0.0.1", "token": "1234567890abcdef"}, False, {}),
+        ({"allow": "10.0.0.0/8,127.0.0.1", "token": "other:1234567890abcdef"}, False, {"shop": "1 of 2"}),
+        ({"allow": "192.0.2.0/24", "token": "1234567890abcdef"}, False, {"shop": "2 of 2"}),
+    ],
+)
+async def test_addresses_that_no_node_calls(
+    sqlite_url: str, settings: dict[str, Any], here: bool, told: dict[str, str]
+) -> None:
+    templates.upgraded(sqlite_url)
+    database = Database(sqlite_url)
+    async with database.begin() as tx:
+        await groups.set_addresses(tx, "shop", ["http://127.0.0.1:9999", "http://10.0.0.7:9999"], tx.now())
+        await groups.set_addresses(tx, "names", ["http://exec-1.internal:9999"], tx.now())
+        await groups.set_addresses(tx, "empty", [], tx.now())
+    found = await calls(database, RegistrySettings(**settings), on_this_machine=here)
+    await database.close()
+    details = {one.detail.split()[1].rstrip(":"): one.detail for one in found}
+    assert {app: " ".join(detail.split()[2:5]) for app, detail in details.items()} == told
+    assert all(one.status == WARN and "ORCHESTRIX_REGISTRY__" in one.detail for one in found)
 
 
 async def test_executors_are_counted_in_the_database(sqlite_url: str) -> None:

@@ -20,7 +20,7 @@ from orchestrix.persistence.jobs import job_queues, jobs
     [
         (ApiContext, ["silent"]),
         (DiagnosisContext, ["limit"]),
-        (SagaExplainer, ["silent"]),
+        (SagaExplainer, ["limits"]),
         (StuckSagas, ["silent"]),
         (jobs.timed_out, ["heard"]),
         (jobs.silent, ["seconds", "heard"]),

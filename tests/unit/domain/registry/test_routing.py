@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import blake2b
@@ -283,3 +284,38 @@ def test_the_hash_is_the_same_in_every_process_and_release(key: str, host: str) 
 
 def test_a_long_key_is_cut_in_the_reason_alone() -> None:
     assert picked(Strategy.CONSISTENT_HASH, key="x" * 999).reason == f"hash of key '{'x' * 60}'"
+
+
+def with_suspects(count: int, suspects: Collection[int]) -> list[Candidate]:
+    return [replace(named(f"10.0.0.{place}", place), suspect=place in suspects) for place in range(count)]
+
+
+@pytest.mark.parametrize("strategy", [one for one in Strategy if one not in (Strategy.ADDRESS, Strategy.FAILOVER)])
+def test_a_suspect_is_passed_over_while_there_are_others(strategy: Strategy) -> None:
+    found = with_suspects(4, {0, 3})
+    for turn in range(20):
+        one = picked(strategy, found, key=f"k-{turn}", turn=turn, chance=turn / 20)
+        assert set(one.addresses) <= {found[1].address, found[2].address}
+        assert one.reason.endswith("; 2 passed over: no answer")
+
+
+@pytest.mark.parametrize("strategy", [one for one in Strategy if one is not Strategy.ADDRESS])
+def test_where_all_are_suspects_they_are_used(strategy: Strategy) -> None:
+    healthy, suspects = with_suspects(3, ()), with_suspects(3, range(3))
+    for turn in range(20):
+        first, second = (
+            picked(strategy, found, key=f"k-{turn}", turn=turn, chance=turn / 20) for found in (suspects, healthy)
+        )
+        assert first == second
+
+
+def test_failover_tries_suspects_last() -> None:
+    found = with_suspects(4, {0, 2})
+    one = picked(Strategy.FAILOVER, found)
+    assert one.addresses == tuple(found[place].address for place in (1, 3, 0, 2))
+    assert one.reason == "4 to try, first seen first; 2 without an answer last"
+
+
+def test_a_suspect_that_is_named_is_used() -> None:
+    found = with_suspects(2, {0})
+    assert picked(Strategy.ADDRESS, found, address=found[0].address).addresses == (found[0].address,)
