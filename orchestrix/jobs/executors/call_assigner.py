@@ -41,19 +41,18 @@ class CallAssigner:
         found = await executor_jobs.lock_own(tx, self._node, [call.attempt for call in calls])
         picked: list[tuple[AttemptCall, JobRow, JobRow]] = []
         assigned: Assigned = []
-        for call in calls:
-            own = found.get(call.attempt.history_id)
-            if own is None:
-                continue
-            job = routed(own)
+        there = [(call, found[call.attempt.history_id]) for call in calls if call.attempt.history_id in found]
+        # A pick may lock its group: all nodes lock several groups in the same order.
+        for call, locked in sorted(there, key=lambda one: str(one[1].executor_group)):
+            job = routed(locked)
             if job.address is not None and not call.moves:
                 assigned.append((call, job))
             elif (after := await self._called(tx, job, call)) is not None:
                 picked.append((call, job, after))
         await executor_jobs.give(tx, [(job, after) for _, job, after in picked if not _at_once(job)])
         assigned += [(call, after) for call, _, after in picked]
-        payloads = await jobs.payloads(tx, [job.parent_id or job.id for _, job in assigned])
-        whole = [(call, replace(job, payload=payloads.get(job.parent_id or job.id))) for call, job in assigned]
+        payloads = await jobs.payloads(tx, [_source(job) for _, job in assigned])
+        whole = [(call, replace(job, payload=payloads.get(_source(job)))) for call, job in assigned]
         return whole, [call for call, _, _ in picked]
 
     async def _called(self, tx: Transaction, job: JobRow, call: AttemptCall) -> JobRow | None:
@@ -84,6 +83,11 @@ class CallAssigner:
         call.tried, call.busy = [], False
         call.next_at = clock.monotonic() + rules.pause_s(call.state.calls)
         return None
+
+
+def _source(job: JobRow) -> str:
+    """The id of the job whose payload it has."""
+    return job.parent_id or job.id
 
 
 def _at_once(job: JobRow) -> bool:

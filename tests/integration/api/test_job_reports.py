@@ -153,14 +153,18 @@ async def test_after_the_end_only_the_announced_lines_are_published(attempt: Att
     assert attempt.published() == [(logs_queue(attempt.job.id), 2), (logs_queue(attempt.job.id), 3)]
 
 
-async def test_the_owner_is_notified_of_the_first_status_until_it_has_read_it(attempt: Attempt) -> None:
+async def test_each_owner_is_notified_of_the_first_report(attempt: Attempt) -> None:
     running = attempt.job
     first = replace(running, state="DISPATCHED", started_at=None, worker_id=None, seq=0, owner="ada-1")
     await attempt.becomes(JobTransition(replace(first, version=running.version + 1)))
     for _ in range(2):
         answer(await attempt.report("status", attempt.status()))
-    assert attempt.world.noticed == [("ada-1", attempt.job.id)] * 2
-    assert attempt.world.broker.declared == 2
+    assert attempt.world.noticed == [("ada-1", attempt.job.id)]
+    assert attempt.world.broker.declared == 1
+    moved = replace(attempt.job, owner="bob-1", version=attempt.job.version + 1)
+    await attempt.becomes(JobTransition(moved))
+    answer(await attempt.report("status", attempt.status()))
+    assert attempt.world.noticed[1:] == [("bob-1", attempt.job.id)], "another owner does not know"
     await attempt.becomes(JobTransition(replace(running, owner="ada-1", version=attempt.job.version + 1)))
     answer(await attempt.report("logs", [attempt.line(2)]))
     assert len(attempt.world.noticed) == 2
