@@ -30,7 +30,7 @@ from orchestrix.domain.leases import Fence
 from orchestrix.domain.registry.routing import NoExecutors
 from orchestrix.errors import Contention, NotFound, RefusedAction, StaleTermError
 from orchestrix.jobs import step_results
-from orchestrix.jobs.broadcasts.firing import BroadcastFiring
+from orchestrix.jobs.broadcasts.firing import FIRED_PER_ROUND, BroadcastFiring
 from orchestrix.jobs.broadcasts.reconciler import BroadcastReconciler
 from orchestrix.jobs.cancellation import JobCanceller, cancel_jobs
 from orchestrix.jobs.events import StopRequest
@@ -44,6 +44,7 @@ from tests.integration.jobs.rows import leading
 from tests.support import eventually
 
 FENCE = Fence(1, "n")
+BROADCAST = {"queue": None, "executor_group": "shop", "routing": "SHARDING_BROADCAST", "broadcast_end": "all"}
 FAILURE = AttemptEnding(FAILED, {"type": "Broken", "message": "no paper"}, retryable=False, answered=True)
 
 
@@ -91,8 +92,7 @@ class Leader:
         await BroadcastReconciler(context, self.changed.extend).run_once()
 
     async def broadcast(self, **more: Any) -> JobRow:
-        fields = {"queue": None, "executor_group": "shop", "routing": "SHARDING_BROADCAST", "broadcast_end": "all"}
-        [job] = await inserted(self.database, pending(self.database, **{**fields, **more}))
+        [job] = await inserted(self.database, pending(self.database, **{**BROADCAST, **more}))
         return job
 
     async def fired(self, **more: Any) -> tuple[JobRow, list[JobRow]]:
@@ -229,6 +229,31 @@ async def test_a_group_with_many_children_waits_and_others_do_not(leader: Leader
     for one in await leader.children(first):
         if one.executor_group == "shop":
             await leader.end(one)
+
+
+async def test_many_broadcasts_at_once_keep_no_child_waiting(leader: Leader) -> None:
+    parents = [pending(leader.database, **{**BROADCAST, "id": clock.uuid7()}) for _ in range(50)]
+    single = pending(leader.database, queue=None, executor_group="shop", routing="FIRST")
+    await inserted(leader.database, *parents, single)
+    sent: list[JobRow] = []
+    for rounds in range(1, 100):
+        fired = await leader.fire()
+        async with leader.database.begin() as tx:
+            due = await job_admission.due(tx, 100, open_limit=40, silent=30.0)
+        assert due, "children, or that single job, are dispatched between broadcasts"
+        await leader.end(*due)
+        async with leader.database.begin() as tx:
+            done = (await jobs.lock(tx, [job.id for job in due])).values()
+            await jobs.store(tx, [(job.version, rules.closed(job, tx.now())) for job in done])  # they free their slots
+        sent += due
+        if rounds == 1:
+            assert fired == FIRED_PER_ROUND
+        if len(sent) == 151:
+            break
+    assert len({job.id for job in sent}) == 151
+    async with leader.database.read() as connection:
+        left = await jobs.page(connection, JobFilter(states=[PENDING, RUNNING]), 10)
+    assert left == []
 
 
 @pytest.mark.parametrize("end", ["all", "any"])
