@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
@@ -39,6 +41,7 @@ from orchestrix.jobs.retry import JobRetrier
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import broadcasts, job_admission, job_queues, jobs, schedules
 from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.persistence.tables import outbox
 from tests.conformance.store.test_jobs import inserted, now, pending, stored
 from tests.integration.jobs.rows import leading
 from tests.support import eventually
@@ -416,3 +419,30 @@ async def test_lists_and_schedules_see_the_broadcast_alone(leader: Leader) -> No
         assert await schedules.unfinished(connection, [schedule]) == [parent.id]
         assert await job_queues.failed(connection, 60.0, 10) == []
         assert await jobs.occupied(connection) == 1, "that of the child"
+
+
+@pytest.mark.parametrize("end", ["all", "any"])
+async def test_the_saga_of_a_step_gets_one_result_with_all(leader: Leader, end: str) -> None:
+    step = {"saga": "app", "instance_id": 1, "step": "x", "payload": {"event": "evt.printed"}}
+    _, children = await leader.fired(broadcast_end=end, **step)
+    for one in children:
+        await leader.end(one)
+    await leader.look()
+    async with leader.database.read() as connection:
+        bodies = [json.loads(body) for body in (await connection.execute(select(outbox.c.body))).scalars()]
+    expected = ["r0", "r1", "r2"] if end == "all" else ["r0", None, None]
+    assert [(body["type"], body["data"]) for body in bodies] == [("evt.printed", {"results": expected})]
+
+
+async def test_a_failed_step_is_unsure_for_others_may_have_succeeded(leader: Leader) -> None:
+    step = {"saga": "app", "instance_id": 1, "step": "x", "payload": {"event": "evt.printed"}}
+    _, children = await leader.fired(**step)
+    await leader.end(*children[:2])
+    await leader.end(children[2], state=FAILED)
+    async with leader.database.read() as connection:
+        [body] = [json.loads(body) for body in (await connection.execute(select(outbox.c.body))).scalars()]
+    assert (body["type"], body["error"]["type"], body["error"]["unsure"]) == (
+        "evt.stepFailed",
+        "ChildrenFailed",
+        True,
+    )
