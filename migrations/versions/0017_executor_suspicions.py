@@ -1,6 +1,6 @@
-"""Executor suspicions: which node got no answer from which executor.
+"""Executor suspicions: which node got no answer from which executor; and since when a process has its address.
 
-Nodes of the former release run beside it: they route to suspects as before.
+Nodes of the former release run beside it: they route to suspects as before, and do not note when a process registers.
 """
 
 from __future__ import annotations
@@ -33,10 +33,19 @@ def upgrade() -> None:
         mysql_charset="utf8mb4",
         mysql_collate="utf8mb4_bin",
     )
+    # What is there already stays: MySQL cannot undo a migration that was cut off half-way.
+    if "instance_since" not in _columns():
+        op.add_column("job_registry", sa.Column("instance_since", TIME))
 
 
 def downgrade() -> None:
+    if "instance_since" in _columns():
+        op.drop_column("job_registry", "instance_since")
     op.drop_table("executor_suspicions", if_exists=True)
+
+
+def _columns() -> set[str]:
+    return {column["name"] for column in sa.inspect(op.get_bind()).get_columns("job_registry")}
 
 
 def _name(length: int) -> Any:

@@ -39,8 +39,8 @@ log = logging.getLogger("orchestrix.jobs")
 class RegistryExecutors:
     """Calls executors by the registry's client. A group whose executor was not reached is refreshed at once.
 
-    `on_silence` is told of the group and the address of each executor that gave no answer to a call, `on_answer` of
-    each that did.
+    `on_silence` is called with the group and the address of each executor that gave no answer to a call, `on_answer`
+    with those of each that did.
     """
 
     client: ExecutorClient
@@ -74,8 +74,8 @@ class RegistryExecutors:
             log.debug("the executor at %s was not asked to stop job %s: %s", address, job_id, answer.reason)
 
     def _note(self, group: str, address: str, answer: RunResult | LookupResult) -> None:
-        told = self.on_silence if isinstance(answer, (Unknown, NotReached)) else self.on_answer
-        told(group, address)
+        notify = self.on_silence if isinstance(answer, (Unknown, NotReached)) else self.on_answer
+        notify(group, address)
 
 
 def run_fields(run: ExecutorRun) -> dict[str, object]:

@@ -24,7 +24,7 @@ from orchestrix.saga.messages import MAX_DATA, dump
 STEP_RESULTS: Final = "(ends of jobs)"
 """Stands in place of the saga in rows with results of jobs. No saga is called so, and none waits for another."""
 _UNKNOWN_OUTCOME_ERRORS: Final = frozenset(
-    {"Timeout", "WorkerLost", "WorkerStopped", "BrokerLost", "BegunTwice", "OrderLost"}
+    {"Timeout", "WorkerLost", "ExecutorLost", "WorkerStopped", "BrokerLost", "BegunTwice", "OrderLost"}
 )
 """Errors after which the outcome of the work is unknown."""
 _ERROR_TEXT_LIMIT: Final = 400

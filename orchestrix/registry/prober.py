@@ -19,7 +19,7 @@ from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Connection, Database, Transaction
 from orchestrix.persistence.jobs import executor_jobs
-from orchestrix.persistence.jobs.executor_jobs import WorkInHand
+from orchestrix.persistence.jobs.executor_jobs import ExecutorWork
 from orchestrix.persistence.registry import groups, registrations, suspicions
 from orchestrix.persistence.registry.registrations import RegisteredExecutor
 
@@ -47,7 +47,7 @@ class _Reading:
     late: Collection[Executor]
     suspicions: Sequence[Suspicion]
     registered: Mapping[Executor, RegisteredExecutor]
-    work: Mapping[Executor, WorkInHand]
+    work: Mapping[Executor, ExecutorWork]
     coordinators: Collection[str]
     living: Collection[str]
 
@@ -64,12 +64,12 @@ class _Reading:
 
 
 class ExecutorProber:
-    """A node's part in finding executors that give no answer; it ends no attempt and removes nobody.
+    """A node's part in finding executors that give no answer; it ends no attempt and removes none of them.
 
     It asks (`GET /health`) who missed a heartbeat, who did not answer a call, and who is a suspect, every
     `settings.probe` seconds; of all nodes, those do that `suspicion.probes` names. Its own suspicions are rows in the
     database, so that another node confirms them. A suspicion ends by an answer, a heartbeat or a report.
-    `node` is the present id of this node in the cluster; while it has none it asks nobody.
+    `node` is the present id of this node in the cluster; while it has none it asks none.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ExecutorProber:
         self._asked_at = {one: at for one, at in self._asked_at.items() if one in found.asked}
 
     async def asked(self) -> None:
-        """Returns when nobody is being asked."""
+        """Returns when no executor is being asked."""
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
     def _is_due(self, executor: Executor, doubted: bool) -> bool:
@@ -208,7 +208,7 @@ class ExecutorProber:
         there = {*registered, *await _listed(connection, wanted - registered.keys())}
         living = (await nodes.living(connection)).nodes
         coordinators = {one.id for one in living if one.state is NodeState.ALIVE and COORDINATOR in one.roles}
-        work = await executor_jobs.in_hand(connection, there)
+        work = await executor_jobs.work_of(connection, there)
         heard = {one for one, its in work.items() if its.heard_at is not None and its.heard_at >= before}
         return _Reading(
             there, frozenset(late) - heard, rows, registered, work, coordinators, {one.id for one in living}

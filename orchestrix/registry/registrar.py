@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix import clock, crash
-from orchestrix.domain.registry.executor_calls import is_restarted
 from orchestrix.domain.registry.executors import GOODBYE_KEPT_S, Goodbye, beats_after_goodbye
 from orchestrix.errors import ConflictError, Contention, RetryableError, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
@@ -189,7 +188,7 @@ class Registrar:
         """Wakes who owns work of these. Each owner looks once a second, so that a failure costs little."""
         try:
             async with self._database.read() as connection:
-                work = await executor_jobs.in_hand(connection, restarted)
+                work = await executor_jobs.work_of(connection, restarted)
         except RetryableError as away:
             log.debug("owners find by themselves which executors were restarted: %s", away)
             return
@@ -238,9 +237,7 @@ class Registrar:
             *back,
             *(one for one in after if one in known and before[one].state != after[one].state),
         }
-        done.restarted = {
-            one for one in others if one in after and is_restarted(before[one].instance, after[one].instance)
-        }
+        done.restarted = {one for one in others if one in after and before[one].instance is not None}
         done.changed = await groups.refresh(tx, {app for app, _ in moved}, now)
         crash.point("registry.register.before_commit")
         return done

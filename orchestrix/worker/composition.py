@@ -149,6 +149,8 @@ def _warn_of_undo(catalog: Catalog, served: Collection[str], known: Collection[s
         for step in saga.steps:
             if not isinstance(step.undo, Compensation) or _work(step) not in served or _work(step.undo) in known:
                 continue
+            if _is_of_executors(step) or _is_of_executors(step.undo):  # other processes have those anyway
+                continue
             if step.undo.job is None:
                 lacks = f"but its undo {step.undo.command} has none: another worker must serve it"
             else:
@@ -158,6 +160,10 @@ def _warn_of_undo(catalog: Catalog, served: Collection[str], known: Collection[s
             LOGGER.warning(
                 "%s has %s here, %s", _work(step), has, lacks, extra={"event": log_events.WORKER_CONFIGURATION}
             )
+
+
+def _is_of_executors(order: Order) -> bool:
+    return order.job is not None and order.job.group is not None
 
 
 def _work(order: Order) -> str:

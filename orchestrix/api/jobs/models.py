@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
-from orchestrix.api.jobs.targets import OF_BROADCASTS, QUEUE_OR_GROUP, Group, RoutingBody
+from orchestrix.api.jobs.targets import DEADLINE, QUEUE_OR_GROUP, Group, RoutingBody
 from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
 from orchestrix.api.traces.links import LINKS_ABOUT, TRACE_ID, Links, LinkTemplates, is_absent, trace_id_of
 from orchestrix.api.values import INTEGRAL, NAME_ABOUT, Name, QueueName, Span, asked
@@ -27,7 +27,7 @@ class NewJob(BaseModel):
     """A job to be done."""
 
     model_config = asked(
-        {"required": ["handler"], **QUEUE_OR_GROUP, **OF_BROADCASTS},
+        {"required": ["handler"], **QUEUE_OR_GROUP, **DEADLINE},
         queue="reports",
         handler="monthly",
         payload={"month": 3},

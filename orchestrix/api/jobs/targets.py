@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from orchestrix.api.problems import invalid_body
 from orchestrix.api.registry.models import EXAMPLE, NULL, Address
-from orchestrix.api.values import Name, asked, milliseconds
+from orchestrix.api.values import Name, asked
 from orchestrix.saga.job_targets import BroadcastEnd, JobTarget, Routing, Strategy
 
 STRATEGIES_ABOUT: Final = (
@@ -40,6 +40,22 @@ FITTING: Final[dict[str, Any]] = {
     ]
 }
 """Which fields of a routing go with which strategy, as a schema says it."""
+DEADLINE: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"properties": {"deadline": NULL}},
+        {
+            "required": ["group", "routing"],
+            "properties": {
+                "routing": {
+                    "type": "object",
+                    "required": ["strategy"],
+                    "properties": {"strategy": {"const": Strategy.SHARDING_BROADCAST.value}},
+                }
+            },
+        },
+    ]
+}
+"""That a broadcast alone has a deadline, as a schema says it."""
 QUEUE_OR_GROUP: Final[dict[str, Any]] = {
     "oneOf": [
         {"required": ["queue"], "properties": {"queue": _VALUE, "group": NULL, "routing": NULL}},
@@ -83,34 +99,6 @@ class RoutingBody(BaseModel):
         return Routing(self.strategy, self.key, self.address, self.end)
 
 
-OF_BROADCASTS: Final[dict[str, Any]] = {
-    "anyOf": [
-        {"properties": {"deadline": NULL}},
-        {
-            "required": ["routing"],
-            "properties": {
-                "routing": {
-                    "type": "object",
-                    "required": ["strategy"],
-                    "properties": {"strategy": {"const": Strategy.SHARDING_BROADCAST.value}},
-                }
-            },
-        },
-    ]
-}
-"""That only a broadcast has a deadline, as a schema says it."""
-
-
-def deadline_of(deadline: timedelta | None, routing: RoutingBody | None) -> int | None:
-    """The time of a whole broadcast, in milliseconds. Raises `Problem` 422 where the job is none."""
-    if deadline is None:
-        return None
-    if routing is None or routing.strategy is not Strategy.SHARDING_BROADCAST:
-        what = "is for the routing SHARDING_BROADCAST: leave it out, or limit each attempt by timeout"
-        raise invalid_body([{"pointer": "/deadline", "detail": what}])
-    return milliseconds(deadline)
-
-
 Group = Annotated[Name, Field(json_schema_extra={"format": "executor-group"})]
 
 
@@ -125,6 +113,15 @@ def target_of(queue: str | None, group: str | None, routing: RoutingBody | None,
     if found:
         raise invalid_body([{"pointer": f"{above}{name}", "detail": what} for name, what in found])
     return JobTarget(queue, group, None if routing is None else routing.routing)
+
+
+def deadline_of(target: JobTarget, deadline: timedelta | None) -> timedelta | None:
+    """The deadline, which a broadcast alone can have. Raises `Problem` 422."""
+    routing = target.routing
+    if deadline is not None and (routing is None or routing.strategy is not Strategy.SHARDING_BROADCAST):
+        detail = "has no use without strategy SHARDING_BROADCAST: leave it out, or set the timeout of each attempt"
+        raise invalid_body([{"pointer": "/deadline", "detail": detail}])
+    return deadline
 
 
 def _faults(queue: str | None, group: str | None, routing: RoutingBody | None) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_client import ApiClient
 from orchestrix.cli.api_request import answer, api_of, body_of, headers_of, query_of
+from orchestrix.cli.commands.jobs import refuse_unfit
 from orchestrix.cli.display.confirmation import confirmed
 from orchestrix.cli.display.views import DisplayOptions, display_options, print_document, print_rows, shown
 from orchestrix.cli.instance_names import APP, id_of
@@ -38,6 +39,12 @@ def call(arguments: argparse.Namespace) -> int:
     if question := arguments.declared.question:
         confirmed(arguments, question.format(**vars(arguments)))
     return shown(arguments, answer(arguments))
+
+
+def create_schedule(arguments: argparse.Namespace) -> int:
+    """`schedules create`."""
+    refuse_unfit(arguments)
+    return call(arguments)
 
 
 def redispatch(arguments: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ POLL_INTERVAL_S = 0.5
 
 def submit(arguments: argparse.Namespace) -> int:
     """`jobs submit`; with `--wait` or `--follow` answers 1 if it did not succeed, 6 if it has not ended."""
-    _refuse_unfit(arguments)
+    refuse_unfit(arguments)
     job = answer(arguments)
     if arguments.wait is None and not arguments.follow:
         return shown(arguments, job)
@@ -50,8 +50,8 @@ def submit(arguments: argparse.Namespace) -> int:
     return exit_codes.NOT_ENDED
 
 
-def _refuse_unfit(arguments: argparse.Namespace) -> None:
-    """Raises `Invalid` for options that do not go together."""
+def refuse_unfit(arguments: argparse.Namespace) -> None:
+    """Raises `Invalid` for options of a job's queue or group that do not go together."""
     routing = [f"--{name}" for name in _ROUTING if getattr(arguments, name) is not None]
     if arguments.group is None:
         if routing:

@@ -108,9 +108,10 @@ def print_document(found: Document, options: DisplayOptions) -> None:
     """One name and value a line, without those that are empty; lists of documents are tables below."""
     if isinstance(job := found.get("job"), dict):  # what a schedule starts
         found = {**found, **{f"job.{name}": value for name, value in job.items()}, "job": None}
-    if isinstance(routing := found.get("routing"), dict):  # how the executor of a job is picked
-        more = [f"{name} {value}" for name, value in routing.items() if name != "strategy" and value is not None]
-        found = {**found, "routing": ", ".join([str(routing.get("strategy")), *more])}
+    for place in ("routing", "job.routing"):  # how the executor of a job is picked
+        if isinstance(routing := found.get(place), dict):
+            more = [f"{name} {value}" for name, value in routing.items() if name != "strategy" and value is not None]
+            found = {**found, place: ", ".join([str(routing.get("strategy")), *more])}
     if isinstance(links := found.get("links"), dict) and links.keys() <= {"trace", "logs"}:  # of other tools
         found = {**found, "links": None, **{name: url for name, url in links.items() if name not in found}}
     kept = {name: value for name, value in found.items() if options.wide or value not in _EMPTY}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.nouns.options import BY, CREATED_BY, PAGE, REASON, RETRIES, STATE, STRATEGIES
+from orchestrix.cli.nouns.options import BY, CREATED_BY, PAGE, REASON, RETRIES, STATE, routing
 from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, ShellCommand, columns, option, switch
 from orchestrix.cli.syntax.parsing import seconds, uuid, whole
 from orchestrix.cli.syntax.values import json_object
@@ -18,13 +18,7 @@ _SUBMIT = (
     option("--timeout", "how long an attempt may wait for a worker, and then take, as 30s, 5m or 2h (with --group 1h)",
            "TIME", "timeout"),
     option("--retries", "how many attempts may follow a failed one", "N", "retries", type=whole(*RETRIES)),
-    option("--group", "the app whose executors do it, as `registry list` shows it; instead of QUEUE", "APP", "group"),
-    option("--routing", f"with --group, how an executor is picked: {', '.join(STRATEGIES)} (ROUND_ROBIN)", "STRATEGY",
-           "routing.strategy", type=str.upper, choices=STRATEGIES),
-    option("--key", "with --group, what CONSISTENT_HASH keeps together (the id of the job)", "KEY", "routing.key"),
-    option("--address", "with --routing ADDRESS: which executor, as http://host:port", "URL", "routing.address"),
-    option("--end", "with --routing SHARDING_BROADCAST: whether all must succeed or any (all)", "all|any",
-           "routing.end", choices=("all", "any")),
+    *routing("", "the id of the job"),
     option("--deadline", "with --routing SHARDING_BROADCAST: how long all of it may take, as 30m or 2h", "TIME",
            "deadline"),
     BY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrix.cli.nouns.options import BY, PAGE, REASON, RETRIES
+from orchestrix.cli.nouns.options import BY, PAGE, REASON, RETRIES, routing
 from orchestrix.cli.syntax.declarations import NULL, CommandGroup, OneOf, Option, ShellCommand, columns, option, switch
 from orchestrix.cli.syntax.parsing import whole
 from orchestrix.cli.syntax.values import json_object, moment
@@ -19,12 +19,18 @@ def _job(named: bool) -> tuple[Option | OneOf, ...]:
     mark = "" if named else "--"
     time = option("--timeout", "how long an attempt may take, as 30s, 5m or 2h", "TIME", "job.timeout")
     none = option("--no-timeout", "an attempt may take any time", to="job.timeout", action="store_const", const=NULL)
+    queue = (
+        option("queue", "whose workers do its jobs; leave it out with --group", "QUEUE", "job.queue", unless="--group")
+        if named
+        else option("--queue", "whose workers do its jobs", "QUEUE", "job.queue")
+    )
     return (
-        option(f"{mark}queue", "whose workers do its jobs", "QUEUE", "job.queue"),
+        queue,
         option(f"{mark}handler", "which of their functions", "HANDLER", "job.handler"),
         option("--payload", "what the function gets: an object", "JSON", "job.payload", json_object),
         *((time,) if named else (OneOf((time, none)),)),
         option("--retries", "how many attempts may follow a failed one", "N", "job.retries", type=whole(*RETRIES)),
+        *routing("job.", "the id of the schedule"),
     )
 
 
@@ -51,10 +57,12 @@ _PAST = (
     switch("--dry-run", "only tell which due times these are", "dryRun"),
 )
 _ONE = "/schedules/{name}"
+_CREATED: Final = """schedules create nightly reports monthly --cron '30 2 * * *'
+schedules create hourly reindex --group shop --every 1h"""
 SCHEDULES: Final = CommandGroup("schedules", "schedules: jobs that start by themselves", (
-    ShellCommand("create", "create a schedule", "schedules create nightly reports monthly --cron '30 2 * * *'",
+    ShellCommand("create", "create a schedule", _CREATED,
             (option("name", "how it is called, unique", "NAME", "name"), *_job(named=True), BY,
-             OneOf(_WHEN, required=True), *_MORE), "POST /schedules"),
+             OneOf(_WHEN, required=True), *_MORE), "POST /schedules", run="commands.api_commands:create_schedule"),
     ShellCommand("list", "list schedules by name", "schedules list", PAGE, "GET /schedules",
             columns("name state when timeZone=ZONE overlap dueAt=NEXT lastDueAt=LAST lastOutcome=OUTCOME")),
     ShellCommand("show", "show one", "schedules show nightly", (_NAME,), f"GET {_ONE}"),

@@ -127,12 +127,12 @@ def is_silent(heard: Sequence[datetime | None], now: datetime, listened_s: float
     return bool(known) and min((now - max(known)).total_seconds(), listened_s) >= limit_s
 
 
-def is_restarted(known: str | None, registered: str | None) -> bool:
-    """Whether another process has registered at an executor's address than the one that was `known` there.
+def is_restarted(called_at: datetime | None, registered_at: datetime | None) -> bool:
+    """Whether the process at an executor's address has registered only after the attempt was given to that address.
 
-    One that gives no id, or has deregistered, is none that is known to be another.
+    It may be the same process, which was called before its first heartbeat: it says then that it has the attempt.
     """
-    return known is not None and registered is not None and known != registered
+    return called_at is not None and registered_at is not None and registered_at > called_at
 
 
 def called(job: JobRow, address: str, now: datetime) -> JobRow:

@@ -12,8 +12,9 @@ from orchestrix.domain.job_diagnosis import DiagnosisContext, SilenceLimits, wai
 from orchestrix.domain.jobs import DISPATCHED, RUNNING, JobRow
 from orchestrix.engine.broker_status import BrokerStatus
 from orchestrix.persistence.engine import Connection
-from orchestrix.persistence.jobs import job_queues, jobs
-from orchestrix.saga.commands import job_at_work
+from orchestrix.persistence.jobs import job_queues, job_targets, jobs
+from orchestrix.persistence.jobs.job_targets import MixedVersions
+from orchestrix.saga.commands import expected, job_at_work
 from orchestrix.saga.definition import Saga
 from orchestrix.saga.messages import compact
 from orchestrix.saga.state import Instance
@@ -23,11 +24,15 @@ _LONGEST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class AwaitedJob:
-    """The job of that id, None where there is none, and what is known of the broker and workers around it."""
+    """The job of that id, None where there is none, and what is known of the broker and workers around it.
+
+    `postponed` is why it cannot be made yet.
+    """
 
     id: str
     job: JobRow | None
     diagnosis: DiagnosisContext | None = None
+    postponed: str | None = None
 
 
 async def work_of(
@@ -37,19 +42,32 @@ async def work_of(
     id = job_at_work(saga, instance) if instance.live else None
     job = await jobs.get(connection, id) if id is not None else None
     if id is None or job is None:
-        return None if id is None else AwaitedJob(id, None)
+        return None if id is None else AwaitedJob(id, None, postponed=await _postponed(connection, saga, instance))
     sent = [] if job.queue is None or job.state != DISPATCHED else [job.queue]
     empty = sent if await broker_status.empty([dispatch_queue(queue) for queue in sent]) else []
     known = await job_queues.diagnosis_context(connection, [job], limits, empty)
     return AwaitedJob(id, job, known[job.id])
 
 
+async def _postponed(connection: Connection, saga: Saga, instance: Instance) -> str | None:
+    order = expected(saga, instance)
+    if order is None or order.job is None or order.job.group is None:
+        return None
+    try:
+        await job_targets.check_versions(connection)
+    except MixedVersions as mixed:
+        return mixed.cause
+    return None
+
+
 def describe(work: AwaitedJob, now: datetime) -> tuple[str, str]:
     """One sentence on its state, and one on what to do."""
     job = work.job
+    if job is None and work.postponed is not None:
+        return f"Job {work.id} is not made yet: {work.postponed}.", "Do that: the saga continues within 10 s."
     if job is None:
         return f"Job {work.id} does not exist.", "Wait: it is submitted again; `redispatch` submits it now."
-    name = f"Job {job.id} ({job.handler})"
+    name = f"Job {job.id} ({job.handler}{'' if job.queue is not None else f', group {job.executor_group}'})"
     logs = f"`orchestrix jobs logs {job.id}`"
     if job.ended:
         return (

@@ -25,7 +25,8 @@ from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.engine.explain.job import progress_text
 from orchestrix.engine.explain.operator_actions import done_by
 from orchestrix.persistence.audit import AuditRow
-from orchestrix.quantities import duration
+from orchestrix.quantities import counted, duration
+from orchestrix.saga.job_targets import BroadcastEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,7 @@ def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
     code, again = job.state.lower(), _again(job)
     if job.state == SUCCEEDED:
-        how = f"on {job.children_total} executors" if job.has_children else f"in attempt {job.attempt}"
-        return code, f"Succeeded {how}.", "Nothing to do."
+        return code, f"Succeeded {_where_done(job)}.", "Nothing to do."
     if job.state == CANCELLED:
         return code, f"{_cancelled(facts)}.", f"Nothing to do; if that was a mistake, {again}."
     if is_broadcast(job):
@@ -88,6 +88,13 @@ def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
     if (helps := _help_of_call(job)) is not None:
         return code, f"{sentence}: {_error(job)}.", f"{helps}, then {again}."
     return code, f"{sentence}: {_error(job)}.", f"See `orchestrix jobs logs {job.id}`, fix the cause, then {again}."
+
+
+def _where_done(job: JobRow) -> str:
+    if not job.has_children:
+        return f"in attempt {job.attempt}"
+    many = counted(job.children_total or 0, "executor")
+    return f"on one of {many}" if job.broadcast_end == BroadcastEnd.ANY else f"on {many}"
 
 
 def _live(facts: JobStateFacts) -> tuple[str, str, str]:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from orchestrix import clock, crash
 from orchestrix.domain import jobs as job_rules
-from orchestrix.domain.job_broadcasts import routed
 from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransition
 from orchestrix.domain.registry import executor_calls as rules
 from orchestrix.domain.registry.callbacks import callbacks_for
 from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
-from orchestrix.domain.registry.routing import NoExecutors, Strategy, UnknownExecutor
-from orchestrix.errors import ConflictError, NotFound, RetryableError
+from orchestrix.errors import ConflictError, RetryableError
 from orchestrix.jobs import spans, step_results
 from orchestrix.jobs.broadcasts.routing import for_children
 from orchestrix.jobs.executors import call_spans
+from orchestrix.jobs.executors.attempt_call import AttemptCall
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
+from orchestrix.jobs.executors.call_assigner import Assigned, CallAssigner
 from orchestrix.jobs.executors.ended_attempts import EndedAttempts
 from orchestrix.jobs.executors.port import CallResult, ExecutorCalls, ExecutorRun
 from orchestrix.lifecycle import Loop, WakeSignal
@@ -33,43 +32,19 @@ from orchestrix.persistence.jobs.executor_jobs import OwnedAttempt
 log = logging.getLogger("orchestrix.jobs")
 
 POLL_INTERVAL_S: Final = 1.0
+CALL: Final = "call"
 STALL_S: Final = 5.0
 """After such a pause between two polls this node has not listened."""
 CANCEL_INTERVAL_S: Final = 10.0
 DENIAL_INTERVAL_S: Final = 2.0
 """Seconds after which an executor is asked again that denies an attempt: its last report may not be stored yet."""
 ATTEMPTS_LIMIT: Final = 2000
-
-
-@dataclass(slots=True)
-class _Call:
-    """What this process knows of one attempt under one epoch."""
-
-    attempt: OwnedAttempt
-    state: CallState
-    tried: list[str] = field(default_factory=list)
-    moves: bool = False
-    """Whether another address is to be picked."""
-    busy: bool = False
-    taken: bool = False
-    next_at: float = 0.0
-    denied: bool = False
-    cancelled: bool = False
-    """Whether the executor was asked once to stop."""
-    ended: bool = False
-    """Whether this node has ended it."""
-    instance: str | None = None
-    """The process that was last known at its address."""
-    task: asyncio.Task[None] | None = None
-
-    def follow(self, found: OwnedAttempt) -> None:
-        """Takes over what was read of it now. Where another process has its address, that is asked at once."""
-        if found.address != self.attempt.address:
-            self.instance = None
-        self.attempt = found
-        if rules.is_restarted(self.instance, found.instance):
-            self.next_at = 0.0
-        self.instance = found.instance or self.instance
+CALLS_PER_TRANSACTION: Final = 50
+"""Attempts whose executors are picked together."""
+CALLS_AT_ONCE: Final = 200
+"""Attempts that are called, or wait for a place to be called, at once."""
+POLL_PAUSE_S: Final = 0.02
+"""Seconds at least between two polls."""
 
 
 class ExecutorCaller:
@@ -97,14 +72,19 @@ class ExecutorCaller:
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._database, self._node, self._client = database, node, calls.client
-        self._pick = for_children(calls.pick)
         self._timings, self._callbacks = calls.timings, calls.callbacks
         self._consume, self._listens = consume, listens
         self._notify_leader, self._on_change, self._sent = notify_leader, on_change, sent
         self._on_end = on_end
-        self._calls: dict[tuple[str, int], _Call] = {}
+        self._calls: dict[tuple[str, int], AttemptCall] = {}
         self._heard: set[str] = set()
         """Attempts whose executors have given a sign of life that is not noted yet."""
+        self._assigner = CallAssigner(database, node, for_children(calls.pick), self._store_end)
+        self._assigning: asyncio.Task[None] | None = None
+        self._calling: set[asyncio.Task[None]] = set()
+        self._has_more = False
+        """Whether there are attempts that are due, and wait for others to be called."""
+        self._key: bytes | None = None
         self._listening_since = self._polled_at = clock.monotonic()
         self._ended = EndedAttempts(database, calls.client)
         self._wake = wake or WakeSignal()
@@ -135,6 +115,7 @@ class ExecutorCaller:
 
     async def _round(self) -> None:
         await self.run_once()
+        await asyncio.sleep(POLL_PAUSE_S)
         await self._wake.wait(POLL_INTERVAL_S)
 
     async def run_once(self) -> None:
@@ -150,14 +131,20 @@ class ExecutorCaller:
         gone = [call for key, call in self._calls.items() if key not in current and call.task is None]
         await self._ended.stop_executors([call.attempt.history_id for call in gone if not call.ended])
         self._calls = {key: call for key, call in self._calls.items() if key in current or call.task is not None}
+        due: list[AttemptCall] = []
         for key, one in current.items():
             # What was called before this process knew of it may have been taken.
-            call = self._calls.setdefault(key, _Call(one, CallState(unsure=one.address is not None)))
+            call = self._calls.setdefault(key, AttemptCall(one, CallState(unsure=one.address is not None)))
             call.follow(one)
-            if call.task is None and (work := self._next(call, now)) is not None:
+            if call.task is not None or (work := self._next(call, now)) is None:
+                continue
+            if isinstance(work, str):
+                due.append(call)
+            else:
                 call.task = asyncio.create_task(self._do(call, work), name=f"executor call for job {one.job_id}")
+        self._begin_calls(due)
 
-    def _next(self, call: _Call, now: float) -> Callable[[], Awaitable[None]] | None:
+    def _next(self, call: AttemptCall, now: float) -> Callable[[], Awaitable[None]] | str | None:
         """What is to be done for an attempt now."""
         one = call.attempt
         heard = one.heard_at, one.called_at
@@ -169,11 +156,11 @@ class ExecutorCaller:
         if now < call.next_at:
             return None
         if one.state == DISPATCHED and not call.taken:
-            return partial(self._call, call)
+            return CALL
         reason = one.cancel_reason
         return partial(self._probe, call) if reason is None else partial(self._cancel, call, reason)
 
-    async def _do(self, call: _Call, work: Callable[[], Awaitable[None]]) -> None:
+    async def _do(self, call: AttemptCall, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except (RetryableError, ConflictError) as error:
@@ -184,12 +171,62 @@ class ExecutorCaller:
             if call.moves and call.next_at <= clock.monotonic():  # the next executor need not wait for a poll
                 self._wake.set()
 
-    async def _call(self, call: _Call) -> None:
-        one = call.attempt
-        urls = await self._callbacks()
-        given = await self._database.run(lambda tx: self._give(tx, call))
-        if given is None or given.address is None:
-            return
+    def _begin_calls(self, due: Sequence[AttemptCall]) -> None:
+        """Begins to call as many as may be called at once; the others are when some of those have been."""
+        busy = self._assigning is not None
+        room = 0 if busy else min(CALLS_PER_TRANSACTION, CALLS_AT_ONCE - len(self._calling))
+        self._has_more = len(due) > room
+        chosen = due[:room]
+        if chosen:
+            self._assigning = asyncio.create_task(self._assign(chosen), name="executor calls are assigned")
+            for call in chosen:
+                call.task = self._assigning
+
+    async def _assign(self, chosen: Sequence[AttemptCall]) -> None:
+        try:
+            urls = await self._callbacks()
+            self._key = self._key or await installation.report_key(self._database)
+            for call, job in await self._assigned(chosen):
+                self._begin_call(call, job, urls)
+        except RetryableError as error:
+            log.debug("executor calls deferred: %s", error)
+            for call in chosen:
+                call.next_at = clock.monotonic() + POLL_INTERVAL_S
+        finally:
+            for call in chosen:
+                call.task = None if call.task is self._assigning else call.task
+            self._assigning = None
+            self._wake_for_more()
+
+    async def _assigned(self, chosen: Sequence[AttemptCall]) -> Assigned:
+        """What can be assigned: together, else one by one, so that one that cannot keeps no other from its executor."""
+        try:
+            return await self._assigner.assign(chosen)
+        except RetryableError:
+            raise
+        except Exception as error:
+            if len(chosen) == 1:
+                log.error("job %s cannot be given to an executor", chosen[0].attempt.job_id, exc_info=error)
+                chosen[0].next_at = clock.monotonic() + POLL_INTERVAL_S
+                return []
+        return [one for call in chosen for one in await self._assigned([call])]
+
+    def _begin_call(self, call: AttemptCall, job: JobRow, urls: Sequence[str]) -> None:
+        work = self._do(call, partial(self._call, call, job, urls))
+        call.task = asyncio.create_task(work, name=f"executor call for job {job.id}")
+        self._calling.add(call.task)
+        call.task.add_done_callback(self._called)
+
+    def _called(self, task: asyncio.Task[None]) -> None:
+        self._calling.discard(task)
+        self._wake_for_more()
+
+    def _wake_for_more(self) -> None:
+        if self._has_more:
+            self._wake.set()
+
+    async def _call(self, call: AttemptCall, given: JobRow, urls: Sequence[str]) -> None:
+        one, address = call.attempt, str(given.address)
         crash.point("jobs.call.before_call")
         result = await self._run(given, urls, again=call.state.unsure or call.state.calls > 0)
         crash.point("jobs.call.after_answer")
@@ -197,7 +234,7 @@ class ExecutorCaller:
         call.state = call.state.called(result.answer)
         if step is Next.END:
             refused = result.answer is CallAnswer.REFUSED
-            ending = rules.refused(given.address, result.detail) if refused else self._unreached(given, result)
+            ending = rules.refused(address, result.detail) if refused else self._unreached(given, result)
             await self._end(call, ending)
         elif step is Next.FOLLOW:
             call.taken, call.next_at = True, clock.monotonic() + self._timings.probe
@@ -205,14 +242,14 @@ class ExecutorCaller:
             if unsure:  # it may have reported already, and another owner was notified
                 await self._consume(one.job_id, one.owner_epoch)
         else:
-            self._repeat(call, given.address, step, result.answer)
+            self._repeat(call, address, step, result.answer)
 
     @staticmethod
     def _unreached(given: JobRow, result: CallResult) -> AttemptEnding:
         return rules.not_reached([str(given.address)], result.detail)
 
     @staticmethod
-    def _repeat(call: _Call, address: str, step: Next, answer: CallAnswer) -> None:
+    def _repeat(call: AttemptCall, address: str, step: Next, answer: CallAnswer) -> None:
         call.moves = step is Next.OTHER
         if call.moves:
             call.tried.append(address)
@@ -221,7 +258,8 @@ class ExecutorCaller:
         call.next_at = clock.monotonic() + pause
 
     async def _run(self, job: JobRow, urls: Sequence[str], *, again: bool) -> CallResult:
-        key, history_id = await installation.report_key(self._database), str(job.history_id)
+        assert self._key is not None, "it was read before"
+        history_id = str(job.history_id)
         address, span = str(job.address), call_spans.begin_run(job, again=again)
         traceparent, tracestate = span.context or (None, None)
         run = ExecutorRun(
@@ -235,7 +273,7 @@ class ExecutorCaller:
             timeout_ms=job.timeout_ms,
             correlation_id=job.correlation_id,
             callbacks=[f"{url}/jobs/{job.id}/attempts/{history_id}" for url in callbacks_for(address, urls)],
-            token=attempt_token(key, history_id),
+            token=attempt_token(self._key, history_id),
             traceparent=traceparent,
             tracestate=tracestate,
             shard_index=job.shard_index,
@@ -245,42 +283,7 @@ class ExecutorCaller:
         call_spans.end_run(span, result)
         return result
 
-    async def _give(self, tx: Transaction, call: _Call) -> JobRow | None:
-        """The job with its payload, whose address is stored; None where no executor is to be called."""
-        found = await executor_jobs.lock_own(tx, self._node, call.attempt)
-        if found is None:
-            return None
-        job = routed(found)
-        if job.address is None or call.moves:
-            picked = await self._picked(tx, job, call)
-            if not isinstance(picked, str):
-                if picked is not None:
-                    await self._store_end(tx, job, picked)
-                return None
-            given = rules.called(job, picked, self._database.now())
-            await executor_jobs.give(tx, job, given)
-            call.state, call.moves, job = replace(call.state, unsure=False), False, given
-        source = job.parent_id or job.id
-        return replace(job, payload=(await jobs.payloads(tx, [source])).get(source))
-
-    async def _picked(self, tx: Transaction, job: JobRow, call: _Call) -> str | AttemptEnding | None:
-        """The address to call; how the attempt ends where there is none, None where it is to be tried again later."""
-        try:
-            addresses = await self._pick(tx, job)
-        except (NoExecutors, UnknownExecutor) as error:
-            return rules.no_executors(str(error))
-        except NotFound:
-            return rules.no_group(str(job.executor_group))
-        if job.routing != Strategy.FAILOVER:
-            return addresses[0]
-        found = rules.candidate(addresses, call.tried)
-        if found is not None or not call.busy:
-            return found or rules.not_reached(call.tried, "none could be reached")
-        call.tried, call.busy = [], False
-        call.next_at = clock.monotonic() + rules.pause_s(call.state.calls)
-        return None
-
-    async def _probe(self, call: _Call) -> None:
+    async def _probe(self, call: AttemptCall) -> None:
         """Asks the executor whether it has the attempt: one that was restarted does not."""
         one = call.attempt
         call.next_at = clock.monotonic() + self._timings.probe
@@ -301,7 +304,7 @@ class ExecutorCaller:
             call.next_at = clock.monotonic() + DENIAL_INTERVAL_S
         call.denied = has is False
 
-    async def _cancel(self, call: _Call, reason: str) -> None:
+    async def _cancel(self, call: AttemptCall, reason: str) -> None:
         """Asks it to stop, and whether it still has the attempt: one that was restarted takes the request, too."""
         again, call.cancelled = call.cancelled, True
         await self._stop_run(call.attempt, reason, again=again)
@@ -326,7 +329,7 @@ class ExecutorCaller:
             self._heard |= noted
             raise
 
-    async def _end(self, call: _Call, ending: AttemptEnding) -> None:
+    async def _end(self, call: AttemptCall, ending: AttemptEnding) -> None:
         one = call.attempt
         moved = await self._database.run(lambda tx: self._write_end(tx, one, ending))
         call.ended = moved is not None

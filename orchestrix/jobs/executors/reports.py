@@ -15,10 +15,10 @@ from orchestrix.domain.jobs import DISPATCHED, AttemptStatus, JobRow
 from orchestrix.domain.registry.executor_reports import ReportVerdict, judge
 from orchestrix.errors import Invalid, Unavailable
 from orchestrix.jobs import spans
+from orchestrix.jobs.executors.attempt_lookup import AttemptLookup
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
 from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import executor_jobs
 from orchestrix.persistence.jobs.job_logs import JobLogLine
 from orchestrix.telemetry import conventions, messaging, tracing
 from orchestrix.telemetry.trace_context import TraceContext
@@ -32,6 +32,7 @@ NEW_QUEUE_PAUSES_S: Final = (0.05, 0.1, 0.2)
 """Seconds after each try to publish into queues that were just declared, but the last."""
 NEW_QUEUE_TIMEOUT_S: Final = 1.0
 """Seconds after which it is not tried again at once."""
+NOTICED_LIMIT: Final = 2000
 NotifyOwner = Callable[[str, str], Awaitable[None]]
 
 
@@ -52,9 +53,12 @@ class ExecutorReports:
 
     def __init__(self, database: Database, broker: Broker, notify_owner: NotifyOwner) -> None:
         self._database = database
+        self._attempts = AttemptLookup(database)
         self._broker = broker
         self._notify_owner = notify_owner
         self._key: bytes | None = None
+        self._noticed: dict[str, str] = {}
+        """The owners that were notified last, by jobs."""
 
     async def admits(self, history_id: str, token: str) -> bool:
         """Whether `token` is that of the attempt. Raises `Unavailable`."""
@@ -74,7 +78,7 @@ class ExecutorReports:
             return verdict.cancel
         if (span := tracing.current_span()) is not None and span.recording:
             span.set({**spans.attributes_of(job), conventions.WORKER_ID: worker_id})
-        first = job.state == DISPATCHED
+        first = job.state == DISPATCHED and self._noticed.get(job.id) != job.owner
         left = list(wanted)
         if not (first and job.attempt == 1):  # else it has no queues yet
             left = await self._send(job, left)
@@ -87,12 +91,19 @@ class ExecutorReports:
         if first and job is not None and job.owner is not None:
             crash.point("jobs.report.before_notice")
             await self._notify_owner(job.owner, job.id)
+            self._remember(job.id, job.owner)
         crash.point("jobs.report.before_answer")
         return verdict.cancel
 
+    def _remember(self, job_id: str, owner: str) -> None:
+        """Its queues are there, and that owner knows: until it has read them, further reports cost no more."""
+        self._noticed.pop(job_id, None)
+        self._noticed[job_id] = owner
+        if len(self._noticed) > NOTICED_LIMIT:
+            del self._noticed[next(iter(self._noticed))]
+
     async def _judge(self, job_id: str, history_id: str, worker_id: str) -> tuple[JobRow | None, ReportVerdict]:
-        async with self._database.read() as connection:
-            job, attempt = await executor_jobs.attempt_of(connection, job_id, history_id)
+        job, attempt = await self._attempts.get(job_id, history_id)
         return job, judge(job, attempt, job_id, worker_id)
 
     async def _declare_and_send(self, job: JobRow, left: list[Reported]) -> None:

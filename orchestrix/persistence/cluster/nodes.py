@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import bindparam, case, delete, func, or_, select, update
+from sqlalchemy import bindparam, case, delete, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from orchestrix.domain.leases import Fence
@@ -143,13 +143,6 @@ async def living_called(connection: Connection, name: str) -> list[NodeRow]:
     """The live nodes of that name, by id."""
     query = select(nodes).where(nodes.c.name == name, nodes.c.state.in_(_LIVE)).order_by(nodes.c.id)
     return [_node(row) for row in await connection.execute(query)]
-
-
-async def least_feature_level(connection: Connection) -> int | None:
-    """The lowest feature level of the nodes that are alive; None without any."""
-    query = select(func.min(nodes.c.feature_level)).where(nodes.c.state.in_(_LIVE))
-    found = (await connection.execute(query)).scalar_one()
-    return None if found is None else int(found)
 
 
 async def below_feature_level(connection: Connection, level: int) -> list[NodeRow]:

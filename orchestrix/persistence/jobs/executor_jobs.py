@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
-from sqlalchemy import and_, func, or_, select, union_all, update
+from sqlalchemy import and_, bindparam, func, or_, select, union_all, update
 
 from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
@@ -17,14 +16,12 @@ from orchestrix.persistence.jobs import jobs as rows
 from orchestrix.persistence.registry.registrations import EXECUTOR, Executor
 from orchestrix.persistence.tables import job_attempts, job_registry, jobs
 
-_ATTEMPT: Final = tuple(field.name for field in fields(JobAttempt))
-
 
 @dataclass(frozen=True, slots=True)
 class OwnedAttempt:
     """An attempt that this node owns under that epoch; what it needs to know each second.
 
-    `instance` is the process that registered last at the address; None where none did, or it gives no id.
+    `registered_at` is when the process registered that has the address now; None where none did.
     """
 
     job_id: str
@@ -35,7 +32,7 @@ class OwnedAttempt:
     called_at: datetime | None
     heard_at: datetime | None
     cancel_reason: str | None
-    instance: str | None = None
+    registered_at: datetime | None = None
 
 
 async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
@@ -50,7 +47,7 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         table.called_at,
         table.worker_beat_at,
         table.cancel_reason,
-        job_registry.c.instance,
+        job_registry.c.instance_since,
     )
     mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
     registered = and_(
@@ -74,43 +71,50 @@ async def reported(connection: Connection, ids: Collection[str]) -> set[str]:
     return set((await connection.execute(query)).scalars())
 
 
-async def attempt_of(connection: Connection, job_id: str, history_id: str) -> tuple[JobRow | None, JobAttempt | None]:
-    """A job without its payload, and the attempt with that history id, in one select."""
-    theirs = [job_attempts.c[name].label(f"attempt_{name}") for name in _ATTEMPT]
-    query = (
-        rows.select_jobs()
-        .add_columns(*theirs)
-        .select_from(jobs.outerjoin(job_attempts, job_attempts.c.history_id == history_id))
-    )
-    found = (await connection.execute(query.where(jobs.c.id == job_id))).one_or_none()
-    if found is None:
-        return None, None
-    count = len(found) - len(_ATTEMPT)
-    attempt = None if found.attempt_history_id is None else JobAttempt(*found[count:])
-    return rows.job_of(found[:count]), attempt
+async def attempts_of(
+    connection: Connection, wanted: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[JobRow | None, JobAttempt | None]]:
+    """By the ids of a job and of an attempt that may be of it: the job without its payload, and the attempt."""
+    job_ids, history_ids = (sorted(set(ids)) for ids in zip(*wanted, strict=True)) if wanted else ([], [])
+    attempts = await rows.histories(connection, history_ids)
+    found = {job.id: job for job in await rows.of_ids(connection, job_ids)}
+    return {(job_id, name): (found.get(job_id), attempts.get(name)) for job_id, name in wanted}
 
 
-async def lock_own(tx: Transaction, node: str, attempt: OwnedAttempt) -> JobRow | None:
-    """The job, locked, if the attempt is still its present one, under this owner and epoch, and has not begun.
+async def lock_own(tx: Transaction, node: str, attempts: Sequence[OwnedAttempt]) -> dict[str, JobRow]:
+    """The jobs, locked, by the history ids of their attempts, where these are still the present ones, under this owner
+    and epoch, and have not begun.
 
-    None where another node owns it, or a person has ended it: no executor is to be called then.
+    Not those that another node owns, or that a person has ended: no executor is to be called for them.
     """
-    job = (await rows.lock(tx, [attempt.job_id])).get(attempt.job_id)
-    if job is None or job.state != DISPATCHED:
-        return None
-    expected = (node, attempt.owner_epoch, attempt.history_id)
-    return job if (job.owner, job.owner_epoch, job.history_id) == expected else None
+    locked = await rows.lock(tx, [attempt.job_id for attempt in attempts])
+    found: dict[str, JobRow] = {}
+    for attempt in attempts:
+        job = locked.get(attempt.job_id)
+        expected = (node, attempt.owner_epoch, attempt.history_id)
+        if job is None or job.state != DISPATCHED or (job.owner, job.owner_epoch, job.history_id) != expected:
+            continue
+        found[attempt.history_id] = job
+    return found
 
 
-async def give(tx: Transaction, before: JobRow, after: JobRow) -> None:
-    """Stores where the attempt is called, in its job and in the attempt: a new owner calls that same address.
+async def give(tx: Transaction, given: Sequence[tuple[JobRow, JobRow]]) -> None:
+    """Stores where attempts are called, in the jobs (before, after) and in the attempts: a new owner calls that same
+    address.
 
-    Raises `ConflictError` if the job has changed since.
+    Raises `ConflictError` if a job has changed since.
     """
-    await rows.store(tx, [(before.version, after)])
+    if not given:
+        return
+    await rows.store(tx, [(before.version, after) for before, after in given])
     table = job_attempts.c
-    where = {"address": after.address, "called_at": after.called_at}
-    await tx.execute(update(job_attempts).where(table.history_id == after.history_id).values(where))
+    change = update(job_attempts).where(table.history_id == bindparam("given_id"))
+    change = change.values(address=bindparam("given_address"), called_at=bindparam("given_at"))
+    ordered = sorted((after for _, after in given), key=lambda job: str(job.history_id))
+    await tx.execute(
+        change,
+        [{"given_id": job.history_id, "given_address": job.address, "given_at": job.called_at} for job in ordered],
+    )
 
 
 async def in_flight(connection: Connection, group: str | None = None) -> Counter[tuple[str, str]]:
@@ -135,14 +139,14 @@ async def heard(tx: Transaction, history_ids: Sequence[str], at: datetime) -> se
 
 
 @dataclass(frozen=True, slots=True)
-class WorkInHand:
+class ExecutorWork:
     """The live attempts of an executor: the nodes that own them, and the last sign of life of any."""
 
     owners: frozenset[str]
     heard_at: datetime | None
 
 
-async def in_hand(connection: Connection, executors: Collection[Executor]) -> dict[Executor, WorkInHand]:
+async def work_of(connection: Connection, executors: Collection[Executor]) -> dict[Executor, ExecutorWork]:
     """What these executors were given that has not ended, of those that have work."""
     table, among = jobs.c, connection.dialect.among
     apps, addresses = (sorted({one[place] for one in executors}) for place in (0, 1))
@@ -150,11 +154,11 @@ async def in_hand(connection: Connection, executors: Collection[Executor]) -> di
     given = table.channels == 1, of, among(table.address, addresses)
     # Each state by itself: else SQLite walks an index of all jobs that groups ever had.
     each = [select(*by, func.max(table.worker_beat_at)).where(table.state == one, *given).group_by(*by) for one in LIVE]
-    found: dict[Executor, WorkInHand] = {}
+    found: dict[Executor, ExecutorWork] = {}
     for app, address, owner, heard_at in await connection.execute(union_all(*each)):
-        before = found.get((app, address), WorkInHand(frozenset(), None))
+        before = found.get((app, address), ExecutorWork(frozenset(), None))
         owners = before.owners | {owner} if owner is not None else before.owners
-        found[app, address] = WorkInHand(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
+        found[app, address] = ExecutorWork(owners, max(filter(None, (before.heard_at, heard_at)), default=None))
     return found
 
 

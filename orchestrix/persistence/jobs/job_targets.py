@@ -54,7 +54,7 @@ async def check(connection: Connection, wanted: Collection[str]) -> None:
 
 
 async def check_versions(connection: Connection) -> None:
-    """Raises `MixedVersions` while a living node cannot judge jobs for groups. Without nodes nobody stumbles."""
+    """Raises `MixedVersions` while a living node cannot judge jobs for groups. Without nodes there is none."""
     old = await nodes.below_feature_level(connection, GROUP_JOBS)
     if not old:
         return

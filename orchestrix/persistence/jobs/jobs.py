@@ -292,16 +292,6 @@ async def by_histories(connection: Connection, history_ids: Iterable[str]) -> di
     return {str(job.history_id): job for job in await _jobs(connection, query)}
 
 
-def select_jobs() -> Select[Any]:
-    """The columns of a `JobRow` without its payload, for `job_of`."""
-    return _select(whole=False)
-
-
-def job_of(values: Sequence[Any]) -> JobRow:
-    """The job with these values of `select_jobs`."""
-    return JobRow(**dict(zip(_FIELDS, values, strict=True)))
-
-
 async def _put(tx: Transaction, tried: dict[str, JobAttempt]) -> None:
     """Writes attempts, whether they are there already or not."""
     new = [one for one in tried.values() if one.state == DISPATCHED]

@@ -30,13 +30,13 @@ Executor = tuple[str, str]
 """The app and the address of an executor."""
 
 _KEY: Final = ("registry_group", "registry_key", "registry_value")
-_REPLACED: Final = ("update_time", "instance", "state", "weight", "load", "state_since")
+_REPLACED: Final = ("update_time", "instance", "state", "weight", "load", "state_since", "instance_since")
 _UPSERT: Final = BulkInsert(job_registry, (*_KEY, *_REPLACED, "first_seen"), key=_KEY)
 _REMOVED: Final = BulkInsert(registry_removed, (*_KEY, "instance", "reason", "last_seen", "removed_at", "drained_at"))
 _OURS: Final = job_registry.c.registry_group == EXECUTOR
 _QUERY: Final[Select[Any]] = select(
     *(job_registry.c[name] for name in ("registry_key", "registry_value", "instance", "state", "weight", "load")),
-    *(job_registry.c[name] for name in ("first_seen", "update_time", "state_since", "drained_at")),
+    *(job_registry.c[name] for name in ("first_seen", "update_time", "state_since", "drained_at", "instance_since")),
 ).where(_OURS)
 """The columns of a `RegisteredExecutor`."""
 
@@ -64,7 +64,7 @@ class Heartbeat:
 @dataclass(frozen=True, slots=True)
 class RegisteredExecutor:
     """A row of `job_registry`. `state_since` is when it first reported its state, `drained_at` when a person excluded
-    it from new jobs.
+    it from new jobs, `instance_since` when this process registered; None where a node of a former release noted it.
     """
 
     app: str
@@ -77,6 +77,7 @@ class RegisteredExecutor:
     last_seen: datetime
     state_since: datetime
     drained_at: datetime | None = None
+    instance_since: datetime | None = None
 
     @property
     def takes_jobs(self) -> bool:
@@ -109,16 +110,21 @@ async def record(
     """
     ordered = sorted(heartbeats, key=lambda one: one.executor)
     rows = [
-        (EXECUTOR, *one.executor, at, one.instance, one.state, one.weight, one.load, _since(one, before, at), at)
+        (EXECUTOR, *one.executor, at, one.instance, one.state, one.weight, one.load, *_since(one, before, at), at)
         for one in ordered
     ]
     if rows:
         await tx.dialect.upsert(tx, _UPSERT, rows, _REPLACED)
 
 
-def _since(one: Heartbeat, before: Mapping[Executor, RegisteredExecutor], at: datetime) -> datetime:
+def _since(
+    one: Heartbeat, before: Mapping[Executor, RegisteredExecutor], at: datetime
+) -> tuple[datetime, datetime | None]:
+    """Since when it is in its state, and since when it is this process."""
     was = before.get(one.executor)
-    return was.state_since if was is not None and was.state == one.state else at
+    if was is None:
+        return at, at
+    return was.state_since if was.state == one.state else at, was.instance_since if was.instance == one.instance else at
 
 
 async def among(
@@ -162,7 +168,7 @@ async def lock(tx: Transaction, executor: Executor, at: datetime) -> RegisteredE
 
     A heartbeat that another transaction is about to record is waited for, and a later one waits for this transaction.
     """
-    await tx.dialect.insert_absent(tx, _UPSERT, [(EXECUTOR, *executor, at, None, _PLACEHOLDER, 1, None, at, at)])
+    await tx.dialect.insert_absent(tx, _UPSERT, [(EXECUTOR, *executor, at, None, _PLACEHOLDER, 1, None, at, None, at)])
     row = (await tx.execute(_QUERY.where(_is(executor)).with_for_update())).first()
     if row is None:
         return None

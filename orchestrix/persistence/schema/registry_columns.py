@@ -22,6 +22,7 @@ def job_registry_columns() -> list[SchemaItem]:
         Column("first_seen", UtcTime, nullable=False),
         Column("state_since", UtcTime, nullable=False),
         Column("drained_at", UtcTime),
+        Column("instance_since", UtcTime),
         UniqueConstraint("registry_group", "registry_key", "registry_value", name="idx_g_k_v"),
         Index(None, "update_time"),
     ]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from orchestrix.broker.topology import dispatch_queue
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.dispatch_capacity import OpenJobs, target_of
 from orchestrix.domain.job_diagnosis import GroupExecutors, SilenceLimits
 from orchestrix.domain.jobs import JobRow
-from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
+from orchestrix.domain.nodes import FEATURE_LEVEL
 from orchestrix.domain.registry.executor_calls import called
 from orchestrix.errors import ConflictError
 from orchestrix.persistence.cluster import clone_rows, installation, nodes
@@ -34,7 +33,6 @@ from orchestrix.persistence.jobs.job_targets import MixedVersions, UnknownGroup
 from orchestrix.persistence.jobs.jobs import JobFilter
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.registrations import Heartbeat
-from orchestrix.persistence.tables import nodes as node_table
 from tests.conformance.store.plans import accesses, watched
 from tests.conformance.store.test_jobs import dispatched, inserted, now, owned, pending, running, stored
 from tests.integration.jobs.rows import joined
@@ -162,17 +160,6 @@ async def test_attempts_that_no_executor_has_begun_for_a_while_are_counted(datab
         assert await group_executors.not_started_counts(connection) == {"shop": 2, "reports": 1}
 
 
-async def test_the_least_feature_level_is_that_of_a_node_that_is_alive(database: Database) -> None:
-    async with database.begin() as tx:
-        assert await nodes.least_feature_level(tx) is None
-        assert await nodes.join(tx, "new-1", "new", [], feature_level=FEATURE_LEVEL)
-        assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
-        assert await nodes.join(tx, "old-1", "old", [])
-        assert await nodes.least_feature_level(tx) == 0
-        await tx.execute(update(node_table).where(node_table.c.id == "old-1").values(state=NodeState.DEAD.value))
-        assert await nodes.least_feature_level(tx) == FEATURE_LEVEL
-
-
 async def test_nodes_below_a_feature_level_are_named(database: Database) -> None:
     async with database.begin() as tx:
         assert await nodes.join(tx, "new-1", "new", [], feature_level=FEATURE_LEVEL)
@@ -254,9 +241,9 @@ async def at_work(database: Database, node: str, **more: Any) -> tuple[JobRow, O
 
 async def given(database: Database, node: str, attempt: OwnedAttempt, address: str) -> JobRow | None:
     async with database.begin() as tx:
-        job = await executor_jobs.lock_own(tx, node, attempt)
+        job = (await executor_jobs.lock_own(tx, node, [attempt])).get(attempt.history_id)
         if job is not None:
-            await executor_jobs.give(tx, job, called(job, address, database.now()))
+            await executor_jobs.give(tx, [(job, called(job, address, database.now()))])
         return job
 
 
@@ -315,27 +302,31 @@ async def test_two_owners_at_once_store_one_address(database: Database) -> None:
     assert first is not None
     with pytest.raises(ConflictError):
         async with database.begin() as tx:
-            await executor_jobs.give(tx, first, called(first, "http://b:1", database.now()))
+            await executor_jobs.give(tx, [(first, called(first, "http://b:1", database.now()))])
     assert (await now(database, job)).address == "http://a:1"
 
 
-async def test_the_process_that_registered_at_its_address_is_read_with_an_attempt(database: Database) -> None:
+async def test_when_the_process_at_its_address_registered_is_read_with_an_attempt(database: Database) -> None:
     job, attempt = await at_work(database, "a")
     await given(database, "a", attempt, "http://a:1")
     others = [Heartbeat("other", "http://a:1", "of another app"), Heartbeat("shop", "http://b:1", "elsewhere")]
 
-    async def known(*heartbeats: Heartbeat) -> str | None:
+    async def known(*heartbeats: Heartbeat) -> datetime | None:
         async with database.begin() as tx:
-            await registrations.record(tx, heartbeats, tx.now())
+            before = await registrations.among(tx, [one.executor for one in heartbeats])
+            await registrations.record(tx, heartbeats, tx.now(), before)
         async with database.read() as connection:
             [found] = await executor_jobs.owned(connection, "a", 100)
         assert found.job_id == job.id
-        return found.instance
+        return found.registered_at
 
     assert await known(*others) is None
-    assert await known(Heartbeat("shop", "http://a:1", "first")) == "first"
-    assert await known(Heartbeat("shop", "http://a:1", "second")) == "second"
-    assert await known(Heartbeat("shop", "http://a:1")) is None
+    first = await known(Heartbeat("shop", "http://a:1", "first"))
+    assert first is not None
+    assert await known(Heartbeat("shop", "http://a:1", "first", "DRAINING")) == first
+    second = await known(Heartbeat("shop", "http://a:1", "second"))
+    assert second is not None
+    assert second > first
 
 
 async def test_signs_of_life_count_only_for_attempts_that_were_given_to_that_executor(database: Database) -> None:

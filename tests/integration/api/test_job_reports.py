@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from orchestrix.domain.jobs import AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.registry.executor_reports import ENDED_ATTEMPT, FOREIGN_ATTEMPT, UNKNOWN_ATTEMPT
 from orchestrix.jobs.executors.attempt_tokens import attempt_token
 from orchestrix.persistence.cluster import installation
-from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.jobs import executor_jobs, jobs
 from orchestrix.saga.messages import load
 from tests.conformance.store.test_jobs import inserted, pending
 from tests.integration.api.world import World
@@ -152,14 +153,18 @@ async def test_after_the_end_only_the_announced_lines_are_published(attempt: Att
     assert attempt.published() == [(logs_queue(attempt.job.id), 2), (logs_queue(attempt.job.id), 3)]
 
 
-async def test_the_owner_is_notified_of_the_first_status_until_it_has_read_it(attempt: Attempt) -> None:
+async def test_each_owner_is_notified_of_the_first_report(attempt: Attempt) -> None:
     running = attempt.job
     first = replace(running, state="DISPATCHED", started_at=None, worker_id=None, seq=0, owner="ada-1")
     await attempt.becomes(JobTransition(replace(first, version=running.version + 1)))
     for _ in range(2):
         answer(await attempt.report("status", attempt.status()))
-    assert attempt.world.noticed == [("ada-1", attempt.job.id)] * 2
-    assert attempt.world.broker.declared == 2
+    assert attempt.world.noticed == [("ada-1", attempt.job.id)]
+    assert attempt.world.broker.declared == 1
+    moved = replace(attempt.job, owner="bob-1", version=attempt.job.version + 1)
+    await attempt.becomes(JobTransition(moved))
+    answer(await attempt.report("status", attempt.status()))
+    assert attempt.world.noticed[1:] == [("bob-1", attempt.job.id)], "another owner does not know"
     await attempt.becomes(JobTransition(replace(running, owner="ada-1", version=attempt.job.version + 1)))
     answer(await attempt.report("logs", [attempt.line(2)]))
     assert len(attempt.world.noticed) == 2
@@ -186,6 +191,23 @@ async def test_a_report_follows_from_the_executors_span_and_its_message_from_the
     sent = [one.headers["traceparent"] for one in attempt.world.broker.published]
     assert sent == [context_of(published).traceparent, context_of(lines).traceparent]
     assert len(spans.named("publish job.{jobId}.status")) == 1, "lines have none"
+
+
+async def test_reports_that_come_at_once_are_looked_up_together(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+
+    async def attempts_of(connection: Any, wanted: Any) -> Any:
+        reads.append(len(wanted))
+        return await real(connection, wanted)
+
+    real = executor_jobs.attempts_of
+    monkeypatch.setattr(executor_jobs, "attempts_of", attempts_of)
+    answers = await asyncio.gather(*(attempt.report("logs", [attempt.line(seq)]) for seq in range(2, 22)))
+    assert [answer(one) for one in answers] == [{"cancel": None}] * 20
+    assert len(reads) < 20
+    assert sorted(seq for _, seq in attempt.published()) == list(range(2, 22))
 
 
 class Breaking:

@@ -145,6 +145,7 @@ async def test_the_first_heartbeat_registers_and_the_second_makes_it_healthy(wor
     (second,) = (await group(world))["executors"]
     assert first.pop("lastSeen") == first["since"] == second["since"] < second.pop("lastSeen")
     shown = {"address": ONE, "since": first["since"], "inFlight": 0, "drained": False}
+    shown |= {"suspectedBy": [], "suspectedSince": None}
     assert first == {**shown, "state": "REGISTERING", "weight": 1, "load": None}
     assert second == {**shown, "state": "HEALTHY", "weight": 3, "load": 0.5}
 

@@ -53,6 +53,62 @@ def test_one_is_made_with_as_little_as_can_be_said(api: FakeApi, shell: Shell, m
     assert "createdBy" not in api.requests[1].body, "whose the token is, the API knows"
 
 
+ROUTED = {"strategy": "CONSISTENT_HASH", "key": "eu", "address": None, "end": None}
+FOR_GROUP = {
+    **SCHEDULE,
+    "job": {
+        **SCHEDULE["job"],
+        "queue": None,
+        "group": "shop",
+        "routing": ROUTED,
+    },
+}
+
+
+def test_one_is_made_for_a_group(api: FakeApi, shell: Shell) -> None:
+    api.on("POST", "/schedules", Reply(201, FOR_GROUP))
+    routed = ("--group", "shop", "--routing", "consistent_hash", "--key", "eu")
+    answer = shell("schedules", "create", NAME, "monthly", *routed, "--every", "1h", "--by", "ada", "--utc")
+    assert answer.code == 0, answer.err
+    assert api.requests[0].body["job"] == {
+        "handler": "monthly",
+        "group": "shop",
+        "routing": {"strategy": "CONSISTENT_HASH", "key": "eu"},
+    }
+    shown = {line.split()[0]: line.split(maxsplit=1)[1] for line in answer.out.splitlines() if " " in line.strip()}
+    assert (shown["job.group"], shown["job.routing"]) == ("shop", "CONSISTENT_HASH, key eu")
+    assert "job.queue" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("reports", "monthly", "--group", "shop"), "--group takes the place of QUEUE: give a HANDLER alone, not"),
+        (("reports", "monthly", "--routing", "FIRST"), "--routing is for executors: name their app with --group"),
+        (("monthly", "--group", "shop", "--routing", "ADDRESS"), "--address is required with --routing ADDRESS"),
+        (("monthly", "--group", "shop", "--end", "any"), "--end has no use with --routing ROUND_ROBIN"),
+        (("monthly",), "HANDLER"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_it_is_sent(
+    api: FakeApi, shell: Shell, words: tuple[str, ...], says: str
+) -> None:
+    answer = shell("schedules", "create", NAME, *words, "--every", "1h")
+    assert (answer.code, says in answer.err) == (2, True), answer.err
+    assert api.requests == []
+
+
+def test_a_group_takes_the_place_of_the_queue(api: FakeApi, shell: Shell) -> None:
+    api.on("PATCH", PATH, Reply(body=FOR_GROUP))
+    assert shell("schedules", "edit", NAME, "--group", "shop", "--routing", "failover", "--reason", "moved").code == 0
+    assert api.requests[0].body == {
+        "job": {"group": "shop", "routing": {"strategy": "FAILOVER"}},
+        "reason": "moved",
+    }
+    assert shell("schedules", "edit", NAME, "--queue", "reports", "--reason", "back").code == 0
+    assert api.requests[1].body["job"] == {"queue": "reports"}
+
+
 def test_a_list_as_a_table(api: FakeApi, shell: Shell) -> None:
     hourly = {**SCHEDULE, "name": "hourly", "cron": None, "intervalMs": 3_600_000, "timeZone": "UTC"}
     api.on("GET", "/schedules", Reply(body={"items": [hourly, SCHEDULE], "nextCursor": "c2"}))

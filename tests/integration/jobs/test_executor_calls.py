@@ -16,7 +16,7 @@ from orchestrix.domain.registry.executor_calls import CallAnswer
 from orchestrix.domain.registry.routing import NoExecutors
 from orchestrix.errors import NotFound, Unavailable
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
-from orchestrix.jobs.executors.caller import ExecutorCaller
+from orchestrix.jobs.executors.caller import CALLS_PER_TRANSACTION, ExecutorCaller
 from orchestrix.jobs.executors.port import CallResult, CallTimings, ExecutorCalls, ExecutorRun
 from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database, Transaction
@@ -79,6 +79,8 @@ class Owner:
     """Whether no node takes reports."""
     consumed: list[tuple[str, int]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    """Of each pick, that in which it was made."""
 
     def node(self, name: str = "n", probe: float = 1000.0, dead: float = 1000.0) -> ExecutorCaller:
         return ExecutorCaller(
@@ -93,6 +95,9 @@ class Owner:
         )
 
     async def pick(self, tx: Transaction, job: JobRow) -> Sequence[str]:
+        self.transactions.append(tx)
+        if job.handler == "unpickable":
+            raise ValueError("a strategy that this node does not know")
         if self.missing is not None:
             raise self.missing
         return self.addresses
@@ -241,21 +246,22 @@ async def test_an_attempt_that_is_not_heard_of_is_lost(owner: Owner) -> None:
 
 
 async def beats(owner: Owner, instance: str | None, address: str = A) -> None:
+    one = Heartbeat("shop", address, instance)
     async with owner.database.begin() as tx:
-        await registrations.record(tx, [Heartbeat("shop", address, instance)], tx.now())
+        before = await registrations.among(tx, [one.executor])
+        await registrations.record(tx, [one], tx.now(), before)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_where_another_process_registers_it_is_asked_at_once(owner: Owner, cancelled: bool) -> None:
-    job = await running(owner)
     await beats(owner, "first")
+    job = await running(owner)
     if cancelled:  # the new process takes the request to stop too, as one that it does not know
         job = await stored(owner.database, job, rules.cancelled(job, "not needed", owner.database.now()))
     node = owner.node()
     await node.start()
     await eventually(lambda: owner.executors.asked == 1, deadline=10.0)
     await beats(owner, "first")
-    await beats(owner, None)
     await beats(owner, "elsewhere", B)
     node.wake()
     await node.run_once()
@@ -287,7 +293,7 @@ async def test_an_outage_of_the_database_is_no_silence_of_an_executor(
             with pytest.raises(Unavailable):
                 await node.run_once()
     await node.run_once()
-    await node.stop()
+    await eventually(lambda: all(call.task is None for call in node._calls.values()), deadline=10.0)
     assert (await now(owner.database, job)).state == "RUNNING"
     for _ in range(24):
         time.advance(4.0)
@@ -365,6 +371,16 @@ async def test_one_that_has_reported_its_end_is_left_alone(owner: Owner, status:
     assert owner.executors.cancelled == []
 
 
+async def test_what_this_node_has_ended_is_stopped_once(owner: Owner) -> None:
+    job = await running(owner)
+    async with followed(owner) as caller:
+        [call] = caller._calls.values()
+        await caller._end(call, rules.WORKER_SILENT)
+        assert (await now(owner.database, job)).state == "PENDING"
+        await caller.run_once()
+        assert (caller._ended._calling, len(owner.executors.cancelled)) == (set(), 1)
+
+
 async def test_what_another_node_owns_now_is_not_stopped(owner: Owner) -> None:
     job = await running(owner)
     async with followed(owner) as caller:
@@ -390,3 +406,24 @@ async def test_what_another_node_owns_is_not_called(owner: Owner) -> None:
     mine = await owner.job()
     await owner.until(owner.node(), lambda: bool(owner.executors.runs))
     assert [run.job_id for run in owner.executors.runs] == [mine.id]
+
+
+async def test_many_are_assigned_in_few_transactions_and_called_without_one(owner: Owner) -> None:
+    count = 2 * CALLS_PER_TRANSACTION
+    for _ in range(count):
+        await owner.job()
+    await owner.until(owner.node(), lambda: len(owner.executors.runs) == count)
+    assert len({id(tx) for tx in owner.transactions}) == 2
+    assert owner.executors.stored == [A] * count
+    assert len({run.history_id for run in owner.executors.runs}) == count
+
+
+async def test_one_that_cannot_be_assigned_keeps_no_other_from_its_executor(
+    owner: Owner, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = await owner.job(handler="unpickable")
+    good = [await owner.job() for _ in range(3)]
+    await owner.until(owner.node(), lambda: len(owner.executors.runs) == len(good))
+    assert {run.job_id for run in owner.executors.runs} == {job.id for job in good}
+    assert (await now(owner.database, bad)).state == "DISPATCHED"
+    assert f"job {bad.id} cannot be given to an executor" in caplog.text

@@ -16,7 +16,7 @@ from orchestrix.jobs.executors import caller, owner_notifier
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_logs
 from orchestrix.persistence.registry import groups
-from orchestrix.persistence.tables import job_group
+from orchestrix.persistence.tables import job_group, jobs
 from orchestrix.registry import directory
 from tests.integration.jobs.cluster_nodes import Cluster
 from tests.integration.workers.fake_coordinator import Answer, FakeCoordinator, Report, fake_coordinator
@@ -124,7 +124,10 @@ async def test_a_cancel_by_any_node_reaches_the_executor(cluster: Cluster, unpol
 async def test_the_executor_of_an_attempt_that_timed_out_is_stopped(cluster: Cluster, unpolled: None) -> None:
     await cluster.node()
     async with cluster.executor(jobs=JOBS):
-        job = await cluster.submit(handler="nodes.wait", timeout_ms=1000)
+        job = await cluster.submit(handler="nodes.wait", timeout_ms=3_600_000)
+        await cluster.reached(job, "RUNNING")
+        async with cluster.database.begin() as tx:  # its hour is over
+            await tx.execute(update(jobs).values(wake_at=tx.now()))
         await cluster.reached(job, "TIMED_OUT")
         [context] = begun
         await eventually(lambda: context.cancelled, deadline=15.0, message="the executor is asked to stop")

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text, update
 
-from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step
+from orchestrix import COMPLETED, Compensation, NothingToUndo, Saga, Step, clock
 from orchestrix import Job as Work
-from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, SUCCEEDED, JobRow
+from orchestrix.domain import jobs as rules
+from orchestrix.domain.jobs import FAILED, PENDING, RUNNING, SUCCEEDED, AttemptEnding, JobRow
 from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
+from orchestrix.domain.registry import executor_calls
 from orchestrix.engine.job_steps import MIXED_VERSIONS_POLL_INTERVAL
 from orchestrix.engine.redispatch import RedispatchService
+from orchestrix.jobs import step_results
 from orchestrix.persistence import tables
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database, Transaction
+from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.sagas.instances import InstanceFilter
 from orchestrix.saga.actions.requests import SagaAction
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.commands import JOB_POLL_INTERVAL
@@ -178,6 +184,34 @@ async def test_its_end_moves_the_saga_and_its_failure_undoes_by_a_job_for_the_gr
     assert back.progress.todo == ("make",), "it has said itself that it did nothing"
 
 
+@pytest.mark.parametrize(
+    ("ending", "unsure"),
+    [
+        (executor_calls.no_group("shop"), False),
+        (executor_calls.refused("http://a:1", "unknown handler"), False),
+        (executor_calls.not_reached(["http://a:1"], "refused"), False),
+        (executor_calls.lost("http://a:1", "has sent nothing for 90 s"), True),
+    ],
+    ids=lambda one: one.error["type"] if isinstance(one, AttemptEnding) else "",
+)
+async def test_a_step_whose_executor_may_have_begun_is_undone_too(
+    yard: GroupYard, ending: AttemptEnding, unsure: bool
+) -> None:
+    saga = await yard.indexing()
+
+    async def ended(tx: Transaction) -> None:
+        before = (await jobs.lock(tx, [str(saga.command_id)]))[str(saga.command_id)]
+        given = executor_calls.called(rules.dispatched(before, clock.uuid7(), tx.now()).job, "http://a:1", tx.now())
+        moved = rules.ended(replace(given, retries=0), ending, tx.now(), 0.5)
+        await step_results.store_with_results(tx, [(before.version, replace(moved.job, version=before.version + 1))])
+
+    await yard.database.run(ended)
+    yard.relay.notify()
+    assert (await yard.word("evt.stepFailed"))["error"]["unsure"] is unsure
+    back = await yard.reached(saga, "COMPENSATING")
+    assert back.progress.todo == (("index", "make") if unsure else ("make",))
+
+
 async def test_an_undo_is_a_job_for_the_group(yard: GroupYard) -> None:
     warming = await yard.warming()
     await yard.asks(warming, SagaAction.CANCEL)
@@ -298,6 +332,44 @@ async def test_who_cancels_a_saga_whose_job_was_never_made_undoes_the_rest(yard:
     yard.report(await yard.now(saga), "evt.unmade")
     await yard.reached(saga, "FAILED")
     assert await yard.all_jobs() == []
+
+
+async def test_why_says_the_group_and_where_its_job_runs(yard: GroupYard) -> None:
+    saga = await yard.indexing()
+    name = f"Job {saga.command_id} (index, group shop)"
+    assert (await yard.why(saga))[0] == f"{name} is PENDING (attempt 1)."
+    await yard.says(saga, RUNNING, progress={"percent": 40})
+    async with yard.database.begin() as tx:
+        job = update(tables.jobs).where(tables.jobs.c.id == saga.command_id)
+        await tx.execute(job.values(address="http://a:1", called_at=tx.now()))
+    assert (await yard.why(saga))[0] == f"{name} is RUNNING at the executor http://a:1, 40 % (attempt 1)."
+
+
+async def test_why_names_the_node_that_is_too_old(yard: GroupYard) -> None:
+    await yard.with_old_node()
+    saga = await yard.indexing()
+    assert await yard.why(saga) == (
+        f"Job {saga.command_id} is not made yet: jobs for a group of executors need every node to know them, and old "
+        "(0.1) is too old: upgrade or stop it.",
+        "Do that: the saga continues within 10 s.",
+    )
+    await yard.old_node_is(NodeState.LEFT)
+    assert (await yard.why(saga))[0] == f"Job {saga.command_id} does not exist."
+
+
+async def test_nobody_asks_the_broker_for_the_queue_of_a_group(yard: GroupYard) -> None:
+    saga = await yard.indexing()
+    asked: list[str] = []
+    count = yard.broker.message_count
+
+    async def message_count(queue: str) -> tuple[int, int] | None:
+        asked.append(queue)
+        return await count(queue)
+
+    yard.broker.message_count = message_count  # type: ignore[method-assign]
+    page = await yard.stuck.page(SEARCH, InstanceFilter(stuck=True), "createdAt", 10, None)
+    assert (page, [queue for queue in asked if "dispatch" in queue]) == ([], [])
+    assert (await yard.now(saga)).state == "INDEXING"
 
 
 async def test_a_persons_deadline_is_not_brought_forward(yard: GroupYard) -> None:

@@ -148,3 +148,54 @@ def test_a_job_without_an_end_is_named() -> None:
         given(RELEASE, handlers=HANDLERS).run()
     with pytest.raises(OrchestrixError, match=r"has no command paint; it has cmd.tag, .*, build-image"):
         given(RELEASE, handlers=HANDLERS).when("paint")
+
+
+INDEX = Step(
+    "index",
+    "BUILDING",
+    job=Job("index", group="{key}", routing="SHARDING_BROADCAST", end="any", timeout=timedelta(minutes=2)),
+    event="evt.indexed",
+    then="SHIPPING",
+    undo=Compensation(event="evt.emptied", job=Job("empty", group="{key}", routing="CONSISTENT_HASH")),
+)
+TAGS = {"cmd.tag": _nothing, "cmd.untag": _nothing}
+SEARCH = Saga(
+    "search",
+    (TAG, INDEX, Step("ship", "SHIPPING", "cmd.ship", "evt.shipped", COMPLETED, NothingToUndo("it is gone"))),
+)
+
+
+def test_a_job_for_a_group_is_done_by_whoever_answers_a_job() -> None:
+    async def index(context: Context, command: Command) -> dict[str, str]:
+        return {"of": command.idempotency_key}
+
+    story = given(SEARCH, key="shop", handlers={**TAGS, "index": index, "empty": _nothing, "cmd.ship": _nothing})
+    story.run()
+    story.expect(state="COMPLETED", commands=["cmd.tag", "index", "cmd.ship"], data={"of": "search:1:index:do"})
+
+
+def test_a_job_for_a_group_fails_times_out_and_is_undone_by_another() -> None:
+    handlers = {**TAGS, "empty": _nothing, "cmd.ship": _nothing}
+    story = given(SEARCH, handlers=handlers)
+    story.when("index").fails("NoExecutors", "the group has none")
+    story.run()
+    story.expect(state="FAILED", undone=["tag"], error="NoExecutors: the group has none")
+    story = given(SEARCH, handlers=handlers)
+    story.when("index").never_answers()
+    story.run()
+    story.expect(state="FAILED", undone=["index", "tag"], error="Timeout: timed out after 2 min", elapsed="2m")
+    story = given(SEARCH, handlers=handlers)
+    story.when("index").succeeds()
+    story.when("cmd.ship").fails("NoTruck", retryable=False)
+    story.run()
+    story.expect(
+        state="FAILED", undone=["index", "tag"], commands=["cmd.tag", "index", "cmd.ship", "empty", "cmd.untag"]
+    )
+
+
+def test_a_person_cancels_a_job_for_a_group() -> None:
+    story = given(SEARCH, handlers={**TAGS, "index": _nothing, "empty": _nothing, "cmd.ship": _nothing})
+    story.when("index").takes("90s")
+    story.run(until="1m")
+    story.cancel("wrong version").run()
+    story.expect(state="FAILED", undone=["tag"], error="cancel: wrong version", elapsed="1m")

@@ -91,10 +91,10 @@ async def test_an_executor_reads_what_it_is_called_with() -> None:
 @pytest.mark.parametrize(
     ("answer", "meaning"),
     [
-        (Taken(), CallResult(CallAnswer.TAKEN, status=200)),
+        (Taken(201), CallResult(CallAnswer.TAKEN, status=201)),
         (Busy(409, "full"), CallResult(CallAnswer.BUSY, "full", 409)),
         (Refused(422, "no"), CallResult(CallAnswer.REFUSED, "no", 422)),
-        (Unknown("late"), CallResult(CallAnswer.UNKNOWN, "late")),
+        (Unknown("late", 500), CallResult(CallAnswer.UNKNOWN, "late", 500)),
         (NotReached("gone"), CallResult(CallAnswer.NOT_REACHED, "gone")),
     ],
 )
@@ -181,3 +181,21 @@ async def test_a_server_notes_where_it_listens_before_the_node_works(monkeypatch
     [found] = noted
     with found:
         assert found.getsockname()[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "silent"),
+    [(Taken(), False), (Busy(409, "full"), False), (Refused(422, "no"), False), (NotReached("no route"), True)],
+)
+async def test_who_gives_no_answer_is_doubted_and_an_answer_ends_that(answer: Any, silent: bool) -> None:
+    doubted: list[tuple[str, str]] = []
+    answered: list[tuple[str, str]] = []
+    client = cast(ExecutorClient, Client(answer))
+    calls = RegistryExecutors(
+        client,
+        lambda group: None,
+        on_silence=lambda *who: doubted.append(who),
+        on_answer=lambda *who: answered.append(who),
+    )
+    await calls.run(RUN)
+    assert (doubted, answered) == (([(RUN.group, RUN.address)], []) if silent else ([], [(RUN.group, RUN.address)]))

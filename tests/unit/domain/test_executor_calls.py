@@ -68,10 +68,11 @@ def test_only_what_no_other_executor_would_do_is_final() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "registered", "restarted"),
-    [("a", "b", True), ("a", "a", False), (None, "b", False), ("a", None, False), (None, None, False)],
+    ("called", "registered", "restarted"),
+    [(0, 1, True), (0, 0, False), (1, 0, False), (None, 1, False), (0, None, False)],
 )
-def test_only_another_process_that_gives_its_id_is_a_restart(
-    known: str | None, registered: str | None, restarted: bool
+def test_only_who_registered_after_the_call_is_another_process(
+    called: int | None, registered: int | None, restarted: bool
 ) -> None:
-    assert is_restarted(known, registered) is restarted
+    called_at, registered_at = (None if one is None else NOW + timedelta(seconds=one) for one in (called, registered))
+    assert is_restarted(called_at, registered_at) is restarted

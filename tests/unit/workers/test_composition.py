@@ -174,3 +174,21 @@ def test_an_undo_that_is_a_job_needs_a_function_and_that_of_a_job_a_handler(
     (folder / "my_release.py").write_text(RELEASE + more)
     made(queues, workers=["my_release"], sagas=["my_release"])
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == warnings
+
+
+GROUPED = RELEASE.replace('Job("untag", queue="builders")', 'Job("untag", group="{key}")').replace(
+    'Job("build", queue="builders")', 'Job("build", group="builders", routing="FAILOVER")'
+)
+
+
+@pytest.mark.parametrize("functions", [True, False], ids=["with its functions", "without them"])
+def test_what_executors_do_asks_nothing_of_a_worker(
+    folder: Path, caplog: pytest.LogCaptureFixture, functions: bool
+) -> None:
+    assert GROUPED.count("group=") == 2
+    text = GROUPED if functions else GROUPED[: GROUPED.index("@job(")]
+    (folder / "my_grouped_release.py").write_text(text)
+    for queues in ([], ["cmd.tag"]):
+        worker = made(queues, workers=["my_grouped_release"], sagas=["my_grouped_release"])
+        assert "cmd.tag" in worker.queues
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == []
