@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, select
 
 from orchestrix import clock
 from orchestrix.domain import jobs as rules
@@ -30,7 +32,7 @@ from orchestrix.domain.leases import Fence
 from orchestrix.domain.registry.routing import NoExecutors
 from orchestrix.errors import Contention, NotFound, RefusedAction, StaleTermError
 from orchestrix.jobs import step_results
-from orchestrix.jobs.broadcasts.firing import BroadcastFiring
+from orchestrix.jobs.broadcasts.firing import FIRED_PER_ROUND, BroadcastFiring
 from orchestrix.jobs.broadcasts.reconciler import BroadcastReconciler
 from orchestrix.jobs.cancellation import JobCanceller, cancel_jobs
 from orchestrix.jobs.events import StopRequest
@@ -39,11 +41,13 @@ from orchestrix.jobs.retry import JobRetrier
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import broadcasts, job_admission, job_queues, jobs, schedules
 from orchestrix.persistence.jobs.jobs import JobFilter
+from orchestrix.persistence.tables import outbox
 from tests.conformance.store.test_jobs import inserted, now, pending, stored
 from tests.integration.jobs.rows import leading
 from tests.support import eventually
 
 FENCE = Fence(1, "n")
+BROADCAST = {"queue": None, "executor_group": "shop", "routing": "SHARDING_BROADCAST", "broadcast_end": "all"}
 FAILURE = AttemptEnding(FAILED, {"type": "Broken", "message": "no paper"}, retryable=False, answered=True)
 
 
@@ -91,8 +95,7 @@ class Leader:
         await BroadcastReconciler(context, self.changed.extend).run_once()
 
     async def broadcast(self, **more: Any) -> JobRow:
-        fields = {"queue": None, "executor_group": "shop", "routing": "SHARDING_BROADCAST", "broadcast_end": "all"}
-        [job] = await inserted(self.database, pending(self.database, **{**fields, **more}))
+        [job] = await inserted(self.database, pending(self.database, **{**BROADCAST, **more}))
         return job
 
     async def fired(self, **more: Any) -> tuple[JobRow, list[JobRow]]:
@@ -229,6 +232,31 @@ async def test_a_group_with_many_children_waits_and_others_do_not(leader: Leader
     for one in await leader.children(first):
         if one.executor_group == "shop":
             await leader.end(one)
+
+
+async def test_many_broadcasts_at_once_keep_no_child_waiting(leader: Leader) -> None:
+    parents = [pending(leader.database, **{**BROADCAST, "id": clock.uuid7()}) for _ in range(50)]
+    single = pending(leader.database, queue=None, executor_group="shop", routing="FIRST")
+    await inserted(leader.database, *parents, single)
+    sent: list[JobRow] = []
+    for rounds in range(1, 100):
+        fired = await leader.fire()
+        async with leader.database.begin() as tx:
+            due = await job_admission.due(tx, 100, open_limit=40, silent=30.0)
+        assert due, "children, or that single job, are dispatched between broadcasts"
+        await leader.end(*due)
+        async with leader.database.begin() as tx:
+            done = (await jobs.lock(tx, [job.id for job in due])).values()
+            await jobs.store(tx, [(job.version, rules.closed(job, tx.now())) for job in done])  # they free their slots
+        sent += due
+        if rounds == 1:
+            assert fired == FIRED_PER_ROUND
+        if len(sent) == 151:
+            break
+    assert len({job.id for job in sent}) == 151
+    async with leader.database.read() as connection:
+        left = await jobs.page(connection, JobFilter(states=[PENDING, RUNNING]), 10)
+    assert left == []
 
 
 @pytest.mark.parametrize("end", ["all", "any"])
@@ -391,3 +419,32 @@ async def test_lists_and_schedules_see_the_broadcast_alone(leader: Leader) -> No
         assert await schedules.unfinished(connection, [schedule]) == [parent.id]
         assert await job_queues.failed(connection, 60.0, 10) == []
         assert await jobs.occupied(connection) == 1, "that of the child"
+
+
+@pytest.mark.parametrize("end", ["all", "any"])
+async def test_the_saga_of_a_step_gets_one_result_with_all(leader: Leader, end: str) -> None:
+    step = {"saga": "app", "instance_id": 1, "step": "x", "payload": {"event": "evt.printed"}}
+    _, children = await leader.fired(broadcast_end=end, **step)
+    bodies = []
+    for one in children:
+        await leader.end(one)
+        async with leader.database.begin() as tx:  # as the relay: what was sent is there no more
+            bodies += [json.loads(body) for body in (await tx.execute(select(outbox.c.body))).scalars()]
+            await tx.execute(delete(outbox))
+    await leader.look()
+    expected = ["r0", "r1", "r2"] if end == "all" else ["r0", None, None]
+    assert [(body["type"], body["data"]) for body in bodies] == [("evt.printed", {"results": expected})]
+
+
+async def test_a_failed_step_is_unsure_for_others_may_have_succeeded(leader: Leader) -> None:
+    step = {"saga": "app", "instance_id": 1, "step": "x", "payload": {"event": "evt.printed"}}
+    _, children = await leader.fired(**step)
+    await leader.end(*children[:2])
+    await leader.end(children[2], state=FAILED)
+    async with leader.database.read() as connection:
+        [body] = [json.loads(body) for body in (await connection.execute(select(outbox.c.body))).scalars()]
+    assert (body["type"], body["error"]["type"], body["error"]["unsure"]) == (
+        "evt.stepFailed",
+        "ChildrenFailed",
+        True,
+    )
