@@ -21,8 +21,8 @@ from orchestrix.telemetry import tracing
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A requested job. `timeout_ms` is the time of each attempt, by default that of `target`; `after` is when the first
-    may begin.
+    """A requested job. `timeout_ms` is the time of each attempt, by default that of `target`; `deadline_ms` that of a
+    whole broadcast; `after` is when the first may begin.
 
     `actor` is who asks, for the audit: `created_by` where that is not known.
     """
@@ -32,6 +32,7 @@ class JobRequest:
     payload: Any = None
     retries: int = 0
     timeout_ms: int | None = None
+    deadline_ms: int | None = None
     created_by: str = "anonymous"
     correlation_id: str | None = None
     after: datetime | None = None
@@ -72,6 +73,7 @@ def job_of(request: JobRequest, now: datetime) -> JobRow:
         payload=request.payload,
         retries=request.retries,
         timeout_ms=request.target.timeout_ms(request.timeout_ms),
+        deadline_ms=request.deadline_ms,
         created_by=request.created_by,
         correlation_id=request.correlation_id or clock.uuid7(),
         created_at=now,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from orchestrix.api.answers import Answer, AnswerPage, Id, OptionalId, OptionalTime, Time
-from orchestrix.api.jobs.targets import QUEUE_OR_GROUP, Group, RoutingBody
+from orchestrix.api.jobs.targets import DEADLINE, QUEUE_OR_GROUP, Group, RoutingBody
 from orchestrix.api.query import Flag, InstanceId, NameText, Paging, Text
 from orchestrix.api.traces.links import LINKS_ABOUT, TRACE_ID, Links, LinkTemplates, is_absent, trace_id_of
 from orchestrix.api.values import INTEGRAL, NAME_ABOUT, Name, QueueName, Span, asked
@@ -27,7 +27,7 @@ class NewJob(BaseModel):
     """A job to be done."""
 
     model_config = asked(
-        {"required": ["handler"], **QUEUE_OR_GROUP},
+        {"required": ["handler"], **QUEUE_OR_GROUP, **DEADLINE},
         queue="reports",
         handler="monthly",
         payload={"month": 3},
@@ -42,6 +42,9 @@ class NewJob(BaseModel):
         None,
         description="The time that each attempt has to be started, and then again to be done. Without it any time, and "
         "one hour where the job is for a group.",
+    )
+    deadline: Span | None = Field(
+        None, description="With SHARDING_BROADCAST: how long after its start it times out, whatever its parts do."
     )
     retries: Retries = Field(0, description="How many more attempts may follow one that fails.")
     createdBy: Name | None = Field(None, description="Who asks for it; whoever the token belongs to by default.")
@@ -112,6 +115,10 @@ class JobSummary(Answer):
     parent_id: OptionalId = Field(examples=[None], description="The broadcast that it is a part of.")
     shard_index: int | None = Field(examples=[None], description="Of a part of a broadcast: the index of its shard.")
     shard_total: int | None = Field(examples=[None], description="Of a part of a broadcast: how many shards there are.")
+    children_total: int | None = Field(examples=[None], description="Of a broadcast that has begun: how many parts.")
+    children_left: int | None = Field(examples=[None], description="How many of its parts have not ended.")
+    children_failed: int | None = Field(examples=[None], description="How many have ended without success.")
+    deadline_ms: int | None = Field(examples=[None], description="Of a broadcast: after how long it times out.")
     handler: str = Field(examples=["monthly"])
     state: State = Field(examples=["RUNNING"])
     ownership: str | None = Field(examples=["OWNED"], description="How it stands with the node that listens to it.")

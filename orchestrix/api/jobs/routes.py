@@ -33,7 +33,7 @@ from orchestrix.api.jobs.models import (
     NewJob,
     links_of,
 )
-from orchestrix.api.jobs.targets import target_of
+from orchestrix.api.jobs.targets import deadline_of, target_of
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, as_sentence, invalid_body, not_found
 from orchestrix.api.traces.links import trace_id_of
@@ -98,12 +98,15 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
     group must be there: else 422.
     """
     context = tracing.current_context()
+    target = target_of(new.queue, new.group, new.routing)
+    deadline = deadline_of(target, new.deadline)
     wanted = JobRequest(
-        target=target_of(new.queue, new.group, new.routing),
+        target=target,
         handler=new.handler,
         payload=new.payload,
         retries=new.retries,
         timeout_ms=None if new.timeout is None else milliseconds(new.timeout),
+        deadline_ms=None if deadline is None else milliseconds(deadline),
         created_by=new.createdBy or call.actor,
         actor=call.actor if call.actor != ANONYMOUS else None,
         correlation_id=correlation_id(call.request),

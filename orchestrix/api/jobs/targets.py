@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -39,6 +40,22 @@ FITTING: Final[dict[str, Any]] = {
     ]
 }
 """Which fields of a routing go with which strategy, as a schema says it."""
+DEADLINE: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"properties": {"deadline": NULL}},
+        {
+            "required": ["group", "routing"],
+            "properties": {
+                "routing": {
+                    "type": "object",
+                    "required": ["strategy"],
+                    "properties": {"strategy": {"const": Strategy.SHARDING_BROADCAST.value}},
+                }
+            },
+        },
+    ]
+}
+"""That a broadcast alone has a deadline, as a schema says it."""
 QUEUE_OR_GROUP: Final[dict[str, Any]] = {
     "oneOf": [
         {"required": ["queue"], "properties": {"queue": _VALUE, "group": NULL, "routing": NULL}},
@@ -96,6 +113,15 @@ def target_of(queue: str | None, group: str | None, routing: RoutingBody | None,
     if found:
         raise invalid_body([{"pointer": f"{above}{name}", "detail": what} for name, what in found])
     return JobTarget(queue, group, None if routing is None else routing.routing)
+
+
+def deadline_of(target: JobTarget, deadline: timedelta | None) -> timedelta | None:
+    """The deadline, which a broadcast alone can have. Raises `Problem` 422."""
+    routing = target.routing
+    if deadline is not None and (routing is None or routing.strategy is not Strategy.SHARDING_BROADCAST):
+        detail = "has no use without strategy SHARDING_BROADCAST: leave it out, or set the timeout of each attempt"
+        raise invalid_body([{"pointer": "/deadline", "detail": detail}])
+    return deadline
 
 
 def _faults(queue: str | None, group: str | None, routing: RoutingBody | None) -> list[tuple[str, str]]:

@@ -128,11 +128,14 @@ class ScheduledJob(NewJob):
     )
 
     createdBy: NotYet = Field(None, description="That of the schedule: leave it out.")
+    deadline: Annotated[Span | None, WithJsonSchema({"type": "null"})] = Field(None, description="Not for schedules.")
 
     @model_validator(mode="after")
     def _by_the_schedule(self) -> ScheduledJob:
         if self.createdBy is not None:
             raise ValueError("must not have createdBy: it is the schedule's own")
+        if self.deadline is not None:
+            raise ValueError("must not have a deadline: set the timeout of its attempts")
         return self
 
     def columns(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from orchestrix.cli.syntax.parsing import uuid
 from orchestrix.errors import Invalid, Unavailable
 
 _PATH = "/jobs"
-_ROUTING = ("routing", "key", "address", "end")
+_ROUTING = ("routing", "key", "address", "end", "deadline")
 ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"})
 POLL_INTERVAL_S = 0.5
 
@@ -52,7 +52,7 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def refuse_unfit(arguments: argparse.Namespace) -> None:
     """Raises `Invalid` for options of a job's queue or group that do not go together."""
-    routing = [f"--{name}" for name in _ROUTING if getattr(arguments, name) is not None]
+    routing = [f"--{name}" for name in _ROUTING if getattr(arguments, name, None) is not None]
     if arguments.group is None:
         if routing:
             are = "is" if len(routing) == 1 else "are"
@@ -68,6 +68,8 @@ def refuse_unfit(arguments: argparse.Namespace) -> None:
     for field, what in Routing(strategy, arguments.key, arguments.address, end).faults():
         told = what.replace(" strategy ", " --routing ").replace(" write ", " use --routing ")
         raise Invalid(f"--{field} {told}")
+    if getattr(arguments, "deadline", None) is not None and strategy is not Strategy.SHARDING_BROADCAST:
+        raise Invalid("--deadline has no use without --routing SHARDING_BROADCAST: leave it out, or use --timeout")
 
 
 def list_all(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,8 @@ _SUBMIT = (
            "TIME", "timeout"),
     option("--retries", "how many attempts may follow a failed one", "N", "retries", type=whole(*RETRIES)),
     *routing("", "the id of the job"),
+    option("--deadline", "with --routing SHARDING_BROADCAST: after how long the whole of it times out", "TIME",
+           "deadline"),
     BY,
     option("--idempotency-key", "asking again with the same key submits nothing, but gives the same answer", "KEY"),
 )  # fmt: skip

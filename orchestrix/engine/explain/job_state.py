@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Any, Final
 
+from orchestrix.domain.job_broadcasts import is_broadcast
 from orchestrix.domain.job_diagnosis import DiagnosisContext, WaitReason, wait_reason
 from orchestrix.domain.job_retry import is_retried, saga_retry
 from orchestrix.domain.jobs import (
@@ -24,7 +25,7 @@ from orchestrix.domain.schedules import QUEUED_WAKE_AT
 from orchestrix.engine.explain.job import progress_text
 from orchestrix.engine.explain.operator_actions import done_by
 from orchestrix.persistence.audit import AuditRow
-from orchestrix.quantities import duration
+from orchestrix.quantities import counted, duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +75,31 @@ _SERVE: Final = {False: "Start a worker with", True: "See which executors there 
 def _ended(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
     code, again = job.state.lower(), _again(job)
+    if job.has_children and job.state != CANCELLED:
+        return code, *_broadcast_ended(job, again)
     if job.state == SUCCEEDED:
         return code, f"Succeeded in attempt {job.attempt}.", "Nothing to do."
     if job.state == CANCELLED:
         return code, f"{_cancelled(facts)}.", f"Nothing to do; if that was a mistake, {again}."
-    sentence = f"{'Timed out' if job.state == TIMED_OUT else 'Failed'} in attempt {job.attempt} ({_left(job)})"
+    where = "before it was begun" if is_broadcast(job) else f"in attempt {job.attempt}"
+    sentence = f"{'Timed out' if job.state == TIMED_OUT else 'Failed'} {where} ({_left(job)})"
     if job.state == TIMED_OUT and job.started_at is None:
         return code, f"{sentence}: {_error(job)}.", f"{_SERVE[job.queue is None]} `{_worker(job)}`, then {again}."
     if (helps := _help_of_call(job)) is not None:
         return code, f"{sentence}: {_error(job)}.", f"{helps}, then {again}."
     return code, f"{sentence}: {_error(job)}.", f"See `orchestrix jobs logs {job.id}`, fix the cause, then {again}."
+
+
+def _broadcast_ended(job: JobRow, again: str) -> tuple[str, str]:
+    """How a broadcast has ended that was sent to its executors, and what to do."""
+    parts = f"orchestrix jobs list --parent {job.id}"
+    if job.state == SUCCEEDED:
+        many = counted(job.children_total or 0, "executor")
+        return (
+            f"The broadcast to {many} succeeded; {job.children_failed or 0} failed.",
+            f"See its parts with `{parts}`.",
+        )
+    return f"The broadcast failed: {_error(job)}.", f"See its parts with `{parts}`, fix the cause, then {again}."
 
 
 def _live(facts: JobStateFacts) -> tuple[str, str, str]:
@@ -145,6 +161,11 @@ def _given(facts: JobStateFacts) -> str:
 
 def _running(facts: JobStateFacts) -> tuple[str, str, str]:
     job = facts.job
+    if job.has_children:
+        left, many = job.children_left or 0, counted(job.children_total or 0, "executor")
+        done = f"{(job.children_total or 0) - left} have ended, {job.children_failed or 0} of them without success"
+        parts = f"Wait, or see its parts with `orchestrix jobs list --parent {job.id}`."
+        return "in_progress", f"The broadcast runs on {many}: {done}{_limit(facts)}.", parts
     done = f", {progress_text(job.progress)}" if job.progress is not None else ""
     sentence = f"{_who(job)} is processing attempt {job.attempt}{done}{_limit(facts)}."
     return "in_progress", sentence, f"Wait, or follow it with `orchestrix jobs logs {job.id} -f`."
@@ -212,6 +233,8 @@ def _who(job: JobRow) -> str:
 
 
 def _whose(job: JobRow) -> str:
+    if job.has_children:
+        return f"one of its {counted(job.children_total or 0, 'executor')}"
     return f"its worker {job.worker_id}" if job.queue is not None else f"its executor at {job.address or job.worker_id}"
 
 

@@ -171,6 +171,13 @@ async def test_each_attempt_has_an_hour_unless_more_or_less_is_asked_for(billing
             "has no use with strategy FIRST",
         ),
         ({"group": GROUP, "routing": {"strategy": "SHARDING_BROADCAST", "end": "most"}}, "/routing/end", "all, any"),
+        ({"queue": "q", "deadline": "5m"}, "/deadline", "has no use without strategy SHARDING_BROADCAST"),
+        ({"group": GROUP, "deadline": "5m"}, "/deadline", "has no use without strategy SHARDING_BROADCAST"),
+        (
+            {"group": GROUP, "routing": {"strategy": "FIRST"}, "deadline": 5},
+            "/deadline",
+            "has no use without strategy SHARDING_BROADCAST",
+        ),
         ({"group": GROUP, "routing": {"key": ""}}, "/routing/key", "1 to 200"),
         ({"group": GROUP, "routing": {"key": "k" * 201}}, "/routing/key", "200"),
         ({"group": GROUP, "routing": {"weight": 1}}, "/routing/weight", "is not known here"),
@@ -185,6 +192,15 @@ async def test_a_wrong_target_is_named(billing: World, fields: dict[str, Any], p
 async def test_all_faults_of_a_routing_are_named(billing: World) -> None:
     found = await refused(billing, group=GROUP, routing={"strategy": "LAST", "address": ADDRESS, "end": "all"})
     assert [pointer for pointer, _ in found] == ["/routing/address", "/routing/end"]
+
+
+async def test_a_broadcast_can_have_a_deadline(billing: World) -> None:
+    body = await submitted(billing, routing={"strategy": "SHARDING_BROADCAST"}, deadline="5m", timeout="1m")
+    assert (body["deadlineMs"], body["timeoutMs"], body["childrenTotal"]) == (300_000, 60_000, None)
+    async with billing.database.read() as connection:
+        job = await jobs.get(connection, body["id"])
+    assert job is not None
+    assert job.deadline_ms == 300_000
 
 
 async def test_the_audit_names_the_group(billing: World) -> None:

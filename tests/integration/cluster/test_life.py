@@ -14,7 +14,7 @@ from orchestrix.cluster.member import ClusterMember
 from orchestrix.cluster.membership import Identity
 from orchestrix.cluster.rejoining_member import RejoiningMember
 from orchestrix.config.settings import ClusterSettings
-from orchestrix.domain.nodes import NodeState
+from orchestrix.domain.nodes import FEATURE_LEVEL, NodeState
 from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.engine import Database
 from tests.support import eventually
@@ -56,6 +56,9 @@ async def test_a_node_that_leaves_is_draining_for_all_to_see_until_it_has_handed
 
     await life.start()
     await eventually(lambda: seen(NodeState.ALIVE, 3), deadline=5)
+    async with database.read() as connection:
+        assert await nodes.below_feature_level(connection, FEATURE_LEVEL) == [], "it can judge jobs for groups"
+        assert len(await nodes.below_feature_level(connection, FEATURE_LEVEL + 1)) == 1
     leaving = asyncio.create_task(life.stop())
     await asyncio.wait_for(work.handing.wait(), 5)
     await eventually(lambda: seen(NodeState.DRAINING, 3), deadline=5)

@@ -21,6 +21,7 @@ from orchestrix.domain.job_diagnosis import (
 )
 from orchestrix.domain.jobs import RUNNING, AttemptEnding, JobRow
 from orchestrix.domain.registry import executor_calls
+from orchestrix.engine.explain.job import AwaitedJob, describe
 from orchestrix.engine.explain.job_state import JobStateFacts, explain
 from tests.unit.domain.test_job_waits import NOW, around, pending
 
@@ -182,6 +183,40 @@ def test_why_says_how_a_call_has_ended_and_what_helps(ending: AttemptEnding, tol
     assert (found.blocker, told in found.sentence) == ("failed", True), found.sentence
     assert found.next_action.startswith(helps)
     assert found.next_action.endswith("run it again with `orchestrix jobs retry j`.")
+
+
+def test_why_tells_of_the_parts_of_a_broadcast() -> None:
+    waiting = replace(WAITING, routing="SHARDING_BROADCAST", broadcast_end="all")
+    total: dict[str, Any] = {"children_total": 3, "children_left": 1, "children_failed": 1}
+    running = replace(waiting, state=RUNNING, started_at=NOW, wake_at=NOW + MINUTE, **total)
+    parts = "see its parts with `orchestrix jobs list --parent j`"
+    found = explain(JobStateFacts(running, NOW))
+    assert (
+        found.sentence
+        == "The broadcast runs on 3 executors: 2 have ended, 1 of them without success; it times out in 1 min."
+    )
+    assert (found.blocker, found.next_action) == ("in_progress", f"Wait, or {parts}.")
+    stopping = explain(JobStateFacts(replace(running, cancel_reason="x"), NOW))
+    assert stopping.sentence == "Cancelled: x; one of its 3 executors has not reported its end yet."
+    error = {"type": "ChildrenFailed", "message": "1 of 3 shards failed"}
+    failed = explain(JobStateFacts(replace(running, state="FAILED", error=error, children_left=0), NOW))
+    assert failed.sentence == "The broadcast failed: ChildrenFailed: 1 of 3 shards failed."
+    assert failed.next_action == f"S{parts[1:]}, fix the cause, then run it again with `orchestrix jobs retry j`."
+    done = explain(JobStateFacts(replace(running, state="SUCCEEDED", children_left=0, children_failed=0), NOW))
+    assert done.sentence == "The broadcast to 3 executors succeeded; 0 failed."
+    never = replace(waiting, state="FAILED", tries=1, error={"type": "NoExecutors", "message": "none"})
+    assert (
+        explain(JobStateFacts(never, NOW)).sentence
+        == "Failed before it was begun (it has no retries): NoExecutors: none."
+    )
+
+
+def test_a_saga_says_where_the_executor_of_its_step_is() -> None:
+    for job, where in (
+        (AT_WORK, f"is RUNNING at the executor {HERE} (attempt 1)"),
+        (SENT, "is DISPATCHED (attempt 1)"),
+    ):
+        assert where in describe(AwaitedJob("j", job), NOW)[0]
 
 
 def test_why_says_what_helps_before_the_next_try() -> None:
