@@ -52,7 +52,7 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def refuse_unfit(arguments: argparse.Namespace) -> None:
     """Raises `Invalid` for options of a job's queue or group that do not go together."""
-    routing = [f"--{name}" for name in _ROUTING if getattr(arguments, name) is not None]
+    routing = [f"--{name}" for name in _ROUTING if getattr(arguments, name, None) is not None]
     if arguments.group is None:
         if routing:
             are = "is" if len(routing) == 1 else "are"
@@ -68,7 +68,7 @@ def refuse_unfit(arguments: argparse.Namespace) -> None:
     for field, what in Routing(strategy, arguments.key, arguments.address, end).faults():
         told = what.replace(" strategy ", " --routing ").replace(" write ", " use --routing ")
         raise Invalid(f"--{field} {told}")
-    if arguments.deadline is not None and strategy is not Strategy.SHARDING_BROADCAST:
+    if getattr(arguments, "deadline", None) is not None and strategy is not Strategy.SHARDING_BROADCAST:
         raise Invalid("--deadline is for --routing SHARDING_BROADCAST: leave it out, or limit an attempt by --timeout")
 
 
