@@ -172,6 +172,6 @@ def _suspected(seen: ExecutorView, app: str, reading: _Reading, settings: Regist
 
 
 def _removed(gone: Removal, reading: _Reading) -> ExecutorView:
-    """It may still be at work on what it was given."""
+    """It may still run attempts that it has taken."""
     in_flight = reading.in_flight.get((gone.app, gone.address), 0)
     return ExecutorView(gone.address, ExecutorState.REMOVED, gone.removed_at, gone.last_seen, None, None, in_flight)
