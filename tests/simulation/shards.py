@@ -70,13 +70,31 @@ class Weather:
     twice: float = 0.05
 
 
+MODES = {
+    "mixed": Weather(),
+    "plain": Weather(late=0.8, latest=4.0, lost=0.0, twice=0.0),
+    "rush": Weather(late=0.5, latest=9.0),
+    "late": Weather(late=0.6, latest=7.0, lost=0.0),
+    "memory": Weather(late=0.6, latest=7.0, lost=0.1),
+}
+"""The modes, each with its usual weather: all faults; milder ones, with clients of S1 among the members; changes in a
+rush; the same with heartbeats that are overtaken; nodes that answer from old memories to members that were asleep."""
+
+PAUSES = {"plain": (0.3, 1.0, 3.0), "rush": (0.3, 2.0, 4.0), "late": (0.3, 2.0, 4.0), "memory": (12.0, 24.0)}
+
+
+def mode_of(seed: int) -> str:
+    """The mode of a seed."""
+    return tuple(MODES)[seed % len(MODES)]
+
+
 @dataclass
 class Realm:
     """The service, its nodes and its members, over one seed."""
 
     seed: int
     rules: ShardRules
-    plain: bool
+    mode: str
     dice: Random
     now: float = 0.0
     row: ShardService | None = None
@@ -91,6 +109,10 @@ class Realm:
     instances: int = 0
     _queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: int = 0
+
+    @property
+    def plain(self) -> bool:
+        return self.mode == "plain"
 
     # Time.
 
@@ -350,8 +372,8 @@ def _fewest_moves(count: int, workers: list[str], current: Shares) -> int:
 class Nemesis:
     """What happens to the members and the nodes of a realm."""
 
-    def __init__(self, realm: Realm, rush: bool = False) -> None:
-        self.realm, self.dice, self.rush = realm, realm.dice, rush
+    def __init__(self, realm: Realm) -> None:
+        self.realm, self.dice = realm, realm.dice
         self.over = False
 
     def begin(self) -> None:
@@ -366,15 +388,23 @@ class Nemesis:
         """One fault."""
         if self.over:
             return
-        faults = [self.join, self.join, self.stop, self.kill, self.kill, self.count]
-        if not self.realm.plain:
-            faults += [self.sleep, self.sleep, self.restart, self.restart, self.double, self.announce]
-            faults += [self.crash, self.freeze, self.freeze, self.blind, self.blind, self.outage, self.storm]
-        fault = self.dice.choice([self.join, self.stop, self.count] if self.rush else faults)
+        fault = self.dice.choice(self._faults())
         self.realm.note(f"fault {fault.__name__}")
         fault()
-        pause = self.dice.choice((0.3, 2.0, 4.0) if self.rush else (0.3, 3.0, 12.0))
+        pause = self.dice.choice(PAUSES.get(self.realm.mode, (0.3, 3.0, 12.0)))
         self.realm.later(pause * self.dice.uniform(0.5, 1.5), self.strike)
+
+    def _faults(self) -> list[Callable[[], None]]:
+        mode, members = self.realm.mode, [self.join, self.join, self.stop, self.count]
+        if mode in ("rush", "late"):
+            return members
+        if mode == "memory":
+            return [self.join, self.doze, self.doze]
+        members += [self.kill, self.kill]
+        if mode == "plain":
+            return members
+        members += [self.sleep, self.sleep, self.restart, self.restart, self.double, self.announce]
+        return [*members, self.crash, self.freeze, self.freeze, self.blind, self.outage, self.storm]
 
     def start(self, worker_id: str) -> None:
         """A process of that worker starts."""
@@ -445,6 +475,13 @@ class Nemesis:
         if (member := self._sdk()) is not None:
             member.sleep(self.dice.choice((8.0, 40.0)) * self.dice.random())
 
+    def doze(self) -> None:
+        """One stands still until its shards are others', and most nodes remember it as it was."""
+        if (member := self._sdk()) is not None and self.realm.now > member.asleep_until:
+            member.sleep(self.dice.uniform(20.0, 26.0))
+            for node in self.realm.nodes[1:]:
+                node.blind_until = self.realm.now + 45.0
+
     def count(self) -> None:
         """The shard count changes."""
         member = self._one()
@@ -477,7 +514,7 @@ class Nemesis:
 
     def calm(self) -> None:
         """As before."""
-        self.realm.weather = Weather()
+        self.realm.weather = MODES[self.realm.mode]
 
     def heal(self) -> None:
         """No more faults; every message that is sent from now on arrives soon."""
@@ -497,25 +534,14 @@ class Nemesis:
 
 
 class Simulation:
-    """Runs seeds: every fourth with clients of S1 among the members and milder faults, every fourth with late messages
-    and changes in a rush.
-    """
-
-    realm_type: type[Realm] = Realm
+    """Runs seeds, each in one of the modes."""
 
     def run(self, seed: int) -> Outcome:
         """One seed."""
-        dice = Random(f"shards:{seed}")
-        allocation = Allocation.MINIMAL_MOVE if seed % 2 else Allocation.EVEN
-        rules = ShardRules(allocation=allocation, plain=PlainMode.PROTECT)
-        plain = seed % 4 == 2
-        realm = self.realm_type(seed, rules, plain, dice)
-        if plain:
-            realm.weather = Weather(late=0.5, latest=4.0, lost=0.0, twice=0.0)
-        rush = seed % 4 == 3 or (plain and seed % 8 == 2)
-        if rush and not plain:
-            realm.weather = Weather(late=0.5, latest=9.0)
-        nemesis = Nemesis(realm, rush)
+        mode, dice = mode_of(seed), Random(f"shards:{seed}")
+        allocation = Allocation.EVEN if mode == "late" or dice.random() < 0.5 else Allocation.MINIMAL_MOVE
+        realm = Realm(seed, ShardRules(allocation=allocation, plain=PlainMode.PROTECT), mode, dice, weather=MODES[mode])
+        nemesis = Nemesis(realm)
         nemesis.begin()
         realm.run(DURATION)
         nemesis.heal()
@@ -523,7 +549,7 @@ class Simulation:
         realm.run(DURATION + QUIET)
         realm.judge_end()
         realm.judge_intervals()
-        return Outcome(seed, realm.wrong, realm.trace, [], "tests.simulation.shards")
+        return Outcome(seed, realm.wrong, realm.trace, [f"mode {mode}"], "tests.simulation.shards")
 
 
 def main() -> int:

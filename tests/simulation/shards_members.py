@@ -20,7 +20,7 @@ from orchestrix.domain.shards.state import (
     ShardRules,
 )
 
-BEAT_S, PLAIN_BEAT_S = 5.0, 10.0
+BEAT_S, PLAIN_BEAT_S = 5.0, 5.0
 
 
 @dataclass

@@ -28,9 +28,10 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """By which words the simulation names it, one of these."""
+    """By which words the simulation names it, one of these, and in which mode; in any if there is none."""
 
     words: tuple[str, ...]
+    mode: str | None = None
 
 
 # What a member has let go of.
@@ -291,20 +292,20 @@ def silent_members_keep_their_shards(patch: pytest.MonkeyPatch) -> None:
 
 PLANTS: Final[dict[Plant, Found]] = {
     shards_are_granted_before_they_are_let_go_of: Found(("two owners", "granted twice")),
-    any_heartbeat_acknowledges: Found(("two owners",)),
+    any_heartbeat_acknowledges: Found(("two owners",), "late"),
     a_heartbeat_lets_go_of_all: Found(("two owners",)),
-    one_heartbeat_of_a_plain_client_is_enough: Found(("two owners",)),
-    the_lease_is_longer_than_the_time_out: Found(("two owners",)),
-    the_lease_counts_from_the_answer: Found(("two owners",)),
+    one_heartbeat_of_a_plain_client_is_enough: Found(("two owners",), "plain"),
+    the_lease_is_longer_than_the_time_out: Found(("two owners",), "memory"),
+    the_lease_counts_from_the_answer: Found(("two owners",), "memory"),
     heartbeats_are_answered_before_they_are_stored: Found(("two owners",)),
-    answers_from_memory_count_under_any_version: Found(("two owners",)),
-    assignments_count_in_any_order: Found(("two owners",)),
-    silence_counts_before_a_node_has_listened: Found(("wave",)),
-    a_new_process_takes_over_at_once: Found(("two owners",)),
-    heartbeats_are_the_same_of_any_process: Found(("two owners", "end: run are")),
-    late_messages_of_one_that_left_count: Found(("ghost",)),
-    a_leave_of_any_process_counts: Found(("two owners",)),
-    the_epoch_is_the_number_of_the_generation: Found(("epoch of",)),
+    answers_from_memory_count_under_any_version: Found(("two owners",), "memory"),
+    assignments_count_in_any_order: Found(("two owners",), "late"),
+    silence_counts_before_a_node_has_listened: Found(("wave",), "mixed"),
+    a_new_process_takes_over_at_once: Found(("two owners",), "mixed"),
+    heartbeats_are_the_same_of_any_process: Found(("two owners", "end: run are"), "mixed"),
+    late_messages_of_one_that_left_count: Found(("ghost",), "rush"),
+    a_leave_of_any_process_counts: Found(("two owners",), "mixed"),
+    the_epoch_is_the_number_of_the_generation: Found(("epoch of",), "mixed"),
     each_change_begins_a_generation: Found(("window",)),
     each_change_prolongs_the_window: Found(("window",)),
     changes_within_the_window_are_forgotten: Found(("shares",)),
@@ -313,7 +314,7 @@ PLANTS: Final[dict[Plant, Found]] = {
     the_window_is_not_waited_for: Found(("window",)),
     more_shards_move_than_must: Found(("moves",)),
     shares_begin_anew_each_time: Found(("moves",)),
-    one_that_announces_its_leave_has_a_share: Found(("shares",)),
-    silent_members_keep_their_shards: Found(("end",)),
+    one_that_announces_its_leave_has_a_share: Found(("shares",), "mixed"),
+    silent_members_keep_their_shards: Found(("end",), "mixed"),
 }
 """Each plant, and how it is found."""
