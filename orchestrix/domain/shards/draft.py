@@ -143,9 +143,8 @@ class ServiceDraft:
     def depart(self, process: Process, reason: DepartureReason) -> None:
         """The process is no member, and is known to be gone. One that has left stays one that has left."""
         former = self.departures.get(process)
-        if former is not None and former.reason is DepartureReason.LEFT:
-            reason = former.reason
-        self.departures[process] = Departure(*process, reason, self.now)
+        if former is None or former.reason is not DepartureReason.LEFT:
+            self.departures[process] = Departure(*process, reason, self.now)
 
 
 def member_of(state: ShardService, worker_id: str, instance: str | None) -> ServiceMember | None:

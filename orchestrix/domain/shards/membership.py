@@ -210,13 +210,13 @@ def _join(draft: ServiceDraft, member: ServiceMember, away: ServiceMember | None
     if len(draft.members) >= MOST_MEMBERS:
         _refuse(draft, member, TOO_MANY_MEMBERS)
         return
-    draft.departures.pop((member.worker_id, member.instance), None)
     draft.store(member)
     draft.note(member, MemberChangeKind.JOINED)
     draft.changed(Cause(CauseKind.JOINED, member.worker_id))
 
 
 def _new(draft: ServiceDraft, asked: MemberRegistration | MemberHeartbeat) -> ServiceMember:
+    draft.departures.pop((asked.worker_id, asked.instance), None)
     return ServiceMember(
         worker_id=asked.worker_id,
         instance=asked.instance,

@@ -88,7 +88,9 @@ async def load(
         elif row.state == WAITING:
             successors[row.worker_id] = _member(row, ())
         else:
-            members[row.worker_id] = _member(row, grants.get(process, ()))
+            members[row.worker_id] = member = _member(row, grants.get(process, ()))
+            if member.away is AwayReason.LEFT:  # its one row says both
+                departures[process] = Departure(*process, DepartureReason.LEFT, row.away_at)
     return StoredWorkers(members, successors, departures, ids)
 
 
