@@ -473,12 +473,12 @@ class Nemesis:
     def sleep(self) -> None:
         """One stands still."""
         if (member := self._sdk()) is not None:
-            member.sleep(self.dice.choice((8.0, 40.0)) * self.dice.random())
+            member.stand_still(self.dice.choice((8.0, 40.0)) * self.dice.random())
 
     def doze(self) -> None:
         """One stands still until its shards are others', and most nodes remember it as it was."""
         if (member := self._sdk()) is not None and self.realm.now > member.asleep_until:
-            member.sleep(self.dice.uniform(20.0, 26.0))
+            member.stand_still(self.dice.uniform(20.0, 26.0))
             for node in self.realm.nodes[1:]:
                 node.blind_until = self.realm.now + 45.0
 

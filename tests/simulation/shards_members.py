@@ -229,7 +229,7 @@ class SdkMember:
             self.shard_count = count
             self.register() if self.dice.random() < 0.5 or not self.answered else self.report()
 
-    def sleep(self, seconds: float) -> None:
+    def stand_still(self, seconds: float) -> None:
         """The process stands still."""
         self.asleep_until = max(self.asleep_until, self.world.now + seconds)
 

@@ -132,7 +132,7 @@ async def test_what_is_read_is_what_was_computed(database: Database, seed: int) 
     async with database.begin() as tx:
         await services.insert_if_absent(tx, SERVICE, 10, now)
     kinds = set[str]()
-    for _ in range(80):
+    for _ in range(60):
         now += timedelta(seconds=dice.random.choice((0.5, 2.0, 12.0)))
         event = dice.event(state, now)
         state, effects = apply(state, [event], now, RULES)
@@ -179,6 +179,34 @@ async def test_a_generation_that_another_node_is_about_to_lead_is_left_out(
         assert await generations.acquire_leader_lock(tx, "node-1", served.now()) == [(SERVICE, 1)]
         async with asyncio.timeout(1.5), served_peer.begin() as other:  # a wait for the lock would take two seconds
             assert await generations.acquire_leader_lock(other, "node-2", served.now()) == []
+
+
+@pytest.mark.req("S4-41")
+async def test_a_lead_that_was_taken_meanwhile_is_not_overwritten(database: Database) -> None:
+    await transact(database, [registration("worker-1")])
+    before = (await stored(database)).state
+    async with database.begin() as tx:
+        await generations.acquire_leader_lock(tx, "node-1", database.now())
+    after, _ = apply(before, [LeadTaken("node-2")], database.now(), RULES)
+    with pytest.raises(ConflictError):
+        async with database.begin() as tx:
+            await service_store.save(tx, before, after, database.now())
+    pending = (await stored(database)).state.pending
+    assert pending is not None
+    assert pending.leader_id == "node-1"
+
+
+async def test_the_version_of_a_service_rises_with_all_but_signs_of_life(database: Database) -> None:
+    await activated(database, "worker-1")
+    memory = await stored(database)
+    member = memory.state.members["worker-1"]
+    async with database.begin() as tx:
+        await workers.note(tx, [SignOfLife(memory.ids["worker-1", "i-1"], member.version, 5)], database.now())
+    assert (await stored(database)).version == memory.version
+    await transact(database, [registration("worker-2")])
+    assert (await stored(database)).version == memory.version + 1
+    await transact(database, [])
+    assert (await stored(database)).version == memory.version + 1
 
 
 @pytest.mark.req("S4-6", "S4-7", "S4-10", "S4-11", "S4-12", "S4-29")

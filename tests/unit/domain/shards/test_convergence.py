@@ -128,6 +128,15 @@ def test_a_heartbeat_with_news_is_not_routine(news: dict[str, object]) -> None:
     assert not is_routine(driver.state, routine(driver, "a", **news))
 
 
+def test_the_first_heartbeat_that_follows_a_generation_is_not_routine() -> None:
+    """It is stored which members have come so far."""
+    driver = Driver().start("a")
+    assert not is_routine(driver.state, routine(driver, "a"))
+    driver.report("a")
+    assert driver.state.members["a"].generation == 1
+    assert is_routine(driver.state, routine(driver, "a"))
+
+
 def test_a_heartbeat_of_one_that_has_to_let_go_is_not_routine() -> None:
     driver = Driver().start("a")
     driver.report("a")

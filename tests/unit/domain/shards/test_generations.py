@@ -167,6 +167,24 @@ def test_a_heartbeat_reports_a_count_only_where_it_differs_from_what_the_process
     assert driver.state.shard_count == 10
 
 
+@pytest.mark.req("S1-19", "S1-20", "S1-24")
+@pytest.mark.parametrize(("worker", "instance"), [("a", "i-1"), ("a", "i-2"), ("b", "i-1"), ("b", None)])
+def test_the_count_of_any_registration_is_that_of_the_service(worker: str, instance: str | None) -> None:
+    """Of a member, of a process that waits for the end of another, and of new members."""
+    driver = Driver().start("a")
+    driver.register(worker, instance, shard_count=7)
+    driver.activate()
+    assert driver.state.active is not None
+    assert (driver.state.shard_count, driver.state.active.shard_count) == (7, 7)
+
+
+def test_a_member_that_is_refused_reports_no_count() -> None:
+    driver = Driver().start("a")
+    driver.leave("a")
+    driver.register("a", shard_count=7)
+    assert driver.state.shard_count == 10
+
+
 def test_an_older_message_is_a_sign_of_life_and_reports_nothing() -> None:
     driver = Driver().start("a")
     driver.report("a", seq=50)
