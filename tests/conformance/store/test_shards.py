@@ -288,6 +288,30 @@ async def test_a_sign_of_life_waits_for_a_change_and_does_not_count_after_it(
         assert await noted == set()
 
 
+@pytest.mark.req("S4-4", "S4-9", "S4-41")
+async def test_changes_by_two_nodes_at_once_are_all_counted(database: Database, peer: Database) -> None:
+    """Each one builds on the one before, and one generation is for them all."""
+    await activated(database, "worker-0")
+    memory = await stored(database)
+    sign = SignOfLife(memory.ids["worker-0", "i-1"], memory.state.members["worker-0"].version, 5)
+
+    async def join(at: Database, first: int) -> None:
+        for place in range(first, first + 8):
+            await transact(at, [registration(f"worker-{place}")])
+
+    async def live(at: Database) -> None:
+        for _ in range(8):
+            assert await at.run(lambda tx: workers.note(tx, [sign], at.now())) == {sign.id}
+
+    await asyncio.gather(join(database, 10), join(peer, 20), live(database), live(peer))
+    after = (await stored(database)).state
+    assert len(after.members) == 17
+    assert after.revision == memory.state.revision + 16
+    assert after.number == 2
+    assert after.active == memory.state.active
+    assert after.members["worker-0"].seq == 5
+
+
 @pytest.mark.req("S1-2", "S1-19")
 async def test_two_services_do_not_touch_each_other(database: Database) -> None:
     await activated(database, "worker-1", "worker-2", name="one")
