@@ -36,6 +36,12 @@ from orchestrix.persistence.schema.saga_columns import (
     suspect_columns,
 )
 from orchestrix.persistence.schema.schedule_columns import schedules_columns
+from orchestrix.persistence.schema.shard_columns import (
+    generations_columns,
+    shard_assignments_columns,
+    shard_services_columns,
+    shard_workers_columns,
+)
 
 metadata = MetaData(
     naming_convention={
@@ -328,3 +334,11 @@ job_logs = _table(
 )
 
 schedules = _table("schedules", *schedules_columns())
+
+shard_services = _table("shard_services", *shard_services_columns())
+
+shard_workers = _table("shard_workers", *shard_workers_columns())
+
+generations = _table("generations", *generations_columns())
+
+shard_assignments = _table("shard_assignments", *shard_assignments_columns())

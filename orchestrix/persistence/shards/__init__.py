@@ -1,0 +1,1 @@
+"""The rows of shard services: members, generations, and who has which shards."""

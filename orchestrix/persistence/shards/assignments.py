@@ -1,0 +1,57 @@
+"""Shard assignments: which process has which shards now, under which epochs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from sqlalchemy import delete, select
+
+from orchestrix.domain.shards.grants import Grant, Grants
+from orchestrix.domain.shards.members import Process
+from orchestrix.domain.shards.state import ShardService
+from orchestrix.persistence.dialects import BulkInsert
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.tables import shard_assignments
+
+_DELETED_AT_ONCE: Final = 1_000
+_INSERT: Final = BulkInsert(
+    shard_assignments, ("service", "first_shard", "last_shard", "worker_id", "instance", "epoch")
+)
+_Row = tuple[str, int, int, str, str, int]
+
+
+async def load(connection: Connection, service: str) -> dict[Process, Grants]:
+    """The grants of each process of a service."""
+    table = shard_assignments.c
+    columns = table.worker_id, table.instance, table.first_shard, table.last_shard, table.epoch
+    query = select(*columns).where(table.service == service).order_by(table.first_shard)
+    found: dict[Process, list[Grant]] = defaultdict(list)
+    for worker, instance, *grant in await connection.execute(query):
+        found[worker, instance or None].append(Grant(*grant))
+    return {process: tuple(grants) for process, grants in found.items()}
+
+
+async def save(tx: Transaction, before: ShardService, after: ShardService) -> None:
+    """Stores the grants that have changed of a service that this transaction has locked."""
+    former, now = _rows(before, after), _rows(after, before)
+    gone = sorted(first for _, first, *_ in former - now)
+    for place in range(0, len(gone), _DELETED_AT_ONCE):
+        starts = gone[place : place + _DELETED_AT_ONCE]
+        table = shard_assignments.c
+        await tx.execute(
+            delete(shard_assignments).where(table.service == after.name, tx.dialect.among(table.first_shard, starts))
+        )
+    if new := sorted(now - former):
+        await tx.dialect.insert(tx, _INSERT, new)
+
+
+def _rows(state: ShardService, other: ShardService) -> set[_Row]:
+    """The rows of the members whose grants are others in the other state."""
+    found: set[_Row] = set()
+    for worker, member in state.members.items():
+        same = other.members.get(worker)
+        if same is None or (same.grants, same.instance) != (member.grants, member.instance):
+            who = worker, member.instance or ""
+            found.update((state.name, one.first, one.last, *who, one.epoch) for one in member.grants)
+    return found

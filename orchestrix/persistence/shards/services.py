@@ -1,0 +1,78 @@
+"""Shard services: the row of each service, whose lock decides the order of all changes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Select, func, select, update
+
+from orchestrix.domain.shards.state import ShardService
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.tables import shard_services
+
+_COLUMNS: Final = ("name", "shard_count", "members", "revision", "counter", "number", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardServiceRow:
+    """A row of `shard_services`. `version` rises whenever anything of the service but signs of life is stored."""
+
+    name: str
+    shard_count: int
+    members: int
+    revision: int
+    counter: int
+    number: int
+    version: int
+
+
+async def insert_if_absent(tx: Transaction, name: str, shard_count: int, now: datetime) -> bool:
+    """Makes a service without members; False where there is one of that name, which stays as it is."""
+    row = dict.fromkeys(("members", "revision", "counter", "number", "version"), 0)
+    times = {"created_at": now, "updated_at": now}
+    return await tx.dialect.insert_one(tx, shard_services, {"name": name, "shard_count": shard_count, **row, **times})
+
+
+async def lock(tx: Transaction, name: str) -> ShardServiceRow | None:
+    """The service, which no other transaction changes until this one ends."""
+    row = (await tx.execute(_query().where(shard_services.c.name == name).with_for_update())).first()
+    return ShardServiceRow(*row) if row else None
+
+
+async def get(connection: Connection, names: Collection[str]) -> list[ShardServiceRow]:
+    """The services of these names, by name."""
+    query = _query().where(connection.dialect.among(shard_services.c.name, sorted(names)))
+    return [ShardServiceRow(*row) for row in await connection.execute(query.order_by(shard_services.c.name))]
+
+
+async def versions(connection: Connection) -> dict[str, int]:
+    """The version of each service: a node reads again those that differ from its memory."""
+    table = shard_services.c
+    return {row.name: row.version for row in await connection.execute(select(table.name, table.version))}
+
+
+async def count_with_members(connection: Connection) -> int:
+    """How many services have members."""
+    query = select(func.count()).select_from(shard_services).where(shard_services.c.members > 0)
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def save(tx: Transaction, after: ShardService, now: datetime) -> None:
+    """Stores the counts of a service that this transaction has locked, and raises its version."""
+    values = {
+        "shard_count": after.shard_count,
+        "members": len(after.members),
+        "revision": after.revision,
+        "counter": after.counter,
+        "number": after.number,
+        "version": shard_services.c.version + 1,
+        "updated_at": now,
+    }
+    await tx.execute(update(shard_services).where(shard_services.c.name == after.name).values(values))
+
+
+def _query() -> Select[Any]:
+    return select(*(shard_services.c[name] for name in _COLUMNS))

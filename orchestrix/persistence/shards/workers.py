@@ -1,0 +1,162 @@
+"""Shard workers: the row of each process of a member, of those that wait, and of those that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Row, delete, select
+
+from orchestrix.domain.shards.grants import Grants
+from orchestrix.domain.shards.members import (
+    AwayReason,
+    Departure,
+    DepartureReason,
+    Process,
+    Revocation,
+    ServiceMember,
+)
+from orchestrix.domain.shards.state import ShardService
+from orchestrix.persistence.dialects import BulkInsert, BulkUpdate
+from orchestrix.persistence.engine import Connection, Transaction
+from orchestrix.persistence.shards.ranges import from_json, to_json
+from orchestrix.persistence.tables import shard_workers
+
+ACTIVE, AWAY, WAITING, LEFT, INACTIVE = "ACTIVE", "AWAY", "WAITING", "LEFT", "INACTIVE"
+"""A member; one whose share waits for its restart; one that waits for the end of the member's process; the gone."""
+_GONE: Final = {LEFT: DepartureReason.LEFT, INACTIVE: DepartureReason.INACTIVE}
+
+_KEY: Final = ("service", "worker_id", "instance")
+_CHANGED: Final = (
+    *("state", "shard_count", "weight", "grace_s", "seq", "generation", "version", "answered", "reply_to"),
+    *("joined_at", "last_seen", "away_reason", "away_at", "revoking", "absent"),
+)
+_UPSERT: Final = BulkInsert(shard_workers, (*_KEY, *_CHANGED), key=_KEY)
+_NOTE: Final = BulkUpdate(
+    shard_workers, match=("id", "version"), change=("last_seen", "seq"), guard=f"state = '{ACTIVE}'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWorkers:
+    """All processes of a service, as `ShardService` has them, and the id of each one's row."""
+
+    members: Mapping[str, ServiceMember]
+    successors: Mapping[str, ServiceMember]
+    departures: Mapping[Process, Departure]
+    ids: Mapping[Process, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SignOfLife:
+    """A heartbeat that changes nothing else: `id` and `version` are those of the row as the node knows it."""
+
+    id: int
+    version: int
+    seq: int
+
+
+async def note(tx: Transaction, signs: Sequence[SignOfLife], now: datetime) -> set[int]:
+    """Stores signs of life of any services in one statement; the ids of the rows that were still as the node knew them.
+
+    Only these may be answered, and only after the commit. Waits for rows that others have locked: a sign of life is
+    never dropped. No row may be in it twice.
+    """
+    if not signs:
+        return set()
+    rows = [(one.id, one.version, now, one.seq) for one in sorted(signs, key=lambda one: one.id)]
+    return await tx.dialect.update(tx, _NOTE, rows)
+
+
+async def load(
+    connection: Connection, service: str, grants: Mapping[Process, Grants], *, lock: bool = False
+) -> StoredWorkers:
+    """The processes of a service with their grants; with `lock`, no sign of life is noted until the transaction ends:
+    one that was would be overwritten.
+    """
+    table = shard_workers.c
+    query = select(shard_workers).where(table.service == service).order_by(table.id)
+    members, successors = dict[str, ServiceMember](), dict[str, ServiceMember]()
+    departures, ids = dict[Process, Departure](), dict[Process, int]()
+    for row in await connection.execute(query.with_for_update() if lock else query):
+        process = row.worker_id, row.instance or None
+        ids[process] = row.id
+        if row.state in _GONE:
+            departures[process] = Departure(*process, _GONE[row.state], row.away_at or row.last_seen)
+        elif row.state == WAITING:
+            successors[row.worker_id] = _member(row, ())
+        else:
+            members[row.worker_id] = member = _member(row, grants.get(process, ()))
+            if member.away is AwayReason.LEFT:  # its one row says both
+                departures[process] = Departure(*process, DepartureReason.LEFT, row.away_at)
+    return StoredWorkers(members, successors, departures, ids)
+
+
+async def save(tx: Transaction, before: ShardService, after: ShardService) -> None:
+    """Stores what has changed of the processes of a service that this transaction has locked."""
+    former, now = dict(_rows(before)), dict(_rows(after))
+    changed = [row for process, row in now.items() if former.get(process) != row]
+    if changed:
+        await tx.dialect.upsert(tx, _UPSERT, sorted(changed, key=lambda row: (row[1], row[2])), _CHANGED)
+    await _delete(tx, after.name, former.keys() - now.keys())
+
+
+async def _delete(tx: Transaction, service: str, processes: Collection[Process]) -> None:
+    table = shard_workers.c
+    for worker, instance in sorted((worker, instance or "") for worker, instance in processes):
+        await tx.execute(
+            delete(shard_workers).where(table.service == service, table.worker_id == worker, table.instance == instance)
+        )
+
+
+def _rows(state: ShardService) -> Iterator[tuple[Process, tuple[Any, ...]]]:
+    """The row of each process; where one is in two places, the living one counts."""
+    for process, gone in state.departures.items():
+        yield process, _row_of_gone(state.name, gone)
+    for waiting in state.successors.values():
+        yield (waiting.worker_id, waiting.instance), _row(state.name, waiting, WAITING)
+    for member in state.members.values():
+        yield (member.worker_id, member.instance), _row(state.name, member, AWAY if member.away else ACTIVE)
+
+
+def _row(service: str, member: ServiceMember, state: str) -> tuple[Any, ...]:
+    revoking = [{"since": one.since.isoformat(), "shards": to_json(one.shards)} for one in member.revoking]
+    return (
+        *(service, member.worker_id, member.instance or "", state, member.shard_count, member.weight),
+        *(member.grace_s, member.seq, member.generation, member.version, int(member.answered), member.reply_to),
+        *(member.joined_at, member.last_seen, member.away and member.away.value, member.away_at),
+        *(revoking or None, to_json(member.absent) or None),
+    )
+
+
+def _row_of_gone(service: str, gone: Departure) -> tuple[Any, ...]:
+    state = LEFT if gone.reason is DepartureReason.LEFT else INACTIVE
+    who = service, gone.worker_id, gone.instance or "", state
+    return (*who, 0, 0, 0.0, 0, 0, 0, 0, None, gone.at, gone.at, None, gone.at, None, None)
+
+
+def _member(row: Row[Any], grants: Grants) -> ServiceMember:
+    revoking = (
+        Revocation(from_json(one["shards"]), datetime.fromisoformat(one["since"])) for one in row.revoking or ()
+    )
+    return ServiceMember(
+        worker_id=row.worker_id,
+        instance=row.instance or None,
+        joined_at=row.joined_at,
+        last_seen=row.last_seen,
+        shard_count=row.shard_count,
+        reply_to=row.reply_to,
+        seq=row.seq,
+        weight=row.weight,
+        grace_s=row.grace_s,
+        version=row.version,
+        generation=row.generation,
+        answered=bool(row.answered),
+        away=AwayReason(row.away_reason) if row.away_reason else None,
+        away_at=row.away_at,
+        revoking=tuple(revoking),
+        absent=from_json(row.absent),
+        grants=grants,
+    )
