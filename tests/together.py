@@ -31,7 +31,7 @@ TOGETHER: Final = {
         "tests/integration/jobs/test_retry_in_dev.py",
     ),
     # Three upgraded databases are theirs.
-    "crash points": ("tests/fault/test_crash_points.py",),
+    "crash points of sagas": ("tests/fault/test_crash_points.py",),
     "crash points of jobs": ("tests/fault/test_crash_points_of_jobs.py",),
     # They start servers of their own; and two of them at once would be two storms.
     "jobs in storms": ("tests/acceptance/test_jobs.py",),
@@ -47,7 +47,7 @@ TOGETHER: Final = {
 }
 """The groups, and how the ids of their tests begin; the first that fits counts. All other tests go where there is room.
 """
-LONGEST: Final = ("breakable servers", "crash points", "jobs in storms", "crash points of jobs", "dev")
+LONGEST: Final = ("breakable servers", "jobs in storms", "crash points of jobs", "dev")
 """Groups that take minutes, the longest first: one that began late would run on when all else is done."""
 WAITING: Final = (
     "tests/acceptance/",
@@ -58,32 +58,52 @@ WAITING: Final = (
 )
 """So begin the ids of tests that mostly wait, for processes, servers and times. All processes but one run these as long
 as there are any; that one keeps the processor busy meanwhile."""
-BUSIEST: Final = ("tests/simulation/",)
-"""So begin the ids of tests that do not wait and take longest, the longest first: what begins last should be short."""
+BUSIEST: Final = ("crash points of sagas", "tests/simulation/")
+"""So begin the scopes of tests that do not wait and take longest, the longest first: what begins last should be short.
+"""
+BY_FILE: Final = ("tests/unit/",)
+"""So begin the ids of tests that take milliseconds: to give each of them to a process for itself would cost as much as
+to run it. A process gets them by the file, and last of all."""
 
 
 PROCESSORS: Final = max(2, os.cpu_count() or 1)
 """When no tests are left that wait, no more processes than these go on: more would only make each other late."""
+MOST: Final = 4
+"""Processes: three for tests that wait, and one that keeps the processor busy. More of them, each with what it starts,
+would make each other late on two processors."""
+
+
+def processes(paths: Iterable[str]) -> int:
+    """How many processes run the tests of these files and folders: fewer where none of them waits."""
+    quick = (*BUSIEST, *BY_FILE, "tests/architecture/")
+    return min(PROCESSORS, MOST) if all(f"{path}/".startswith(quick) for path in paths) else MOST
 
 
 @cache
 def group(test: str) -> str:
-    """The name of the test's group, or the test's own id."""
-    return next((name for name, starts in TOGETHER.items() if test.startswith(starts)), test)
+    """The name of the test's group or its file, or the test's own id."""
+    alone = test.partition("::")[0] if test.startswith(BY_FILE) else test
+    return next((name for name, starts in TOGETHER.items() if test.startswith(starts)), alone)
 
 
 @cache
 def waits(scope: str) -> bool:
     """Whether the tests of a group, or the one test, mostly wait."""
-    return scope.startswith(WAITING) or scope in TOGETHER
+    return not scope.startswith(BUSIEST) and (scope.startswith(WAITING) or scope in TOGETHER)
 
 
 def ordered(queue: Iterable[str]) -> list[str]:
     """The queue with two ends: those that wait are taken from the beginning, others from the end; the longest first."""
     scopes = list(queue)
     waiting = sorted(filter(waits, scopes), key=lambda scope: (*LONGEST, scope).index(scope))
-    doing = sorted((scope for scope in scopes if not waits(scope)), key=lambda scope: not scope.startswith(BUSIEST))
+    doing = sorted((scope for scope in scopes if not waits(scope)), key=_turn)
     return [*waiting, *reversed(doing)]
+
+
+def _turn(scope: str) -> int:
+    """Which of those that do not wait come first."""
+    first = next((place for place, start in enumerate(BUSIEST) if scope.startswith(start)), len(BUSIEST))
+    return first + scope.startswith(BY_FILE)
 
 
 def from_the_end(others: Collection[Iterable[str]]) -> bool:

@@ -16,7 +16,9 @@ from tests import together
 from tests.architecture.source import ROOT
 from tests.together import (
     BUSIEST,
+    BY_FILE,
     LONGEST,
+    MOST,
     PROCESSORS,
     TOGETHER,
     WAITING,
@@ -48,10 +50,19 @@ def test_a_group_names_what_is_there(start: str) -> None:
 
 def test_the_first_group_that_fits_counts() -> None:
     assert group("tests/fault/test_crash_points.py::test_dev_dies[x]") == "dev"
-    assert group("tests/fault/test_crash_points.py::test_a_process_dies[x]") == "crash points"
+    assert group("tests/fault/test_crash_points.py::test_a_process_dies[x]") == "crash points of sagas"
     assert group("tests/fault/test_crash_points_of_jobs.py::test_a_process_dies[x]") == "crash points of jobs"
     assert group("tests/fault/test_links.py::test_slow_links_with_jitter") == "breakable servers"
-    assert group("tests/unit/test_x.py::test_y[tests/fault/]") == "tests/unit/test_x.py::test_y[tests/fault/]"
+    assert (
+        group("tests/migrations/test_x.py::test_y[tests/fault/]") == "tests/migrations/test_x.py::test_y[tests/fault/]"
+    )
+
+
+def test_tests_that_take_milliseconds_go_by_the_file_and_last() -> None:
+    quick = group("tests/unit/test_x.py::test_y[tests/fault/]")
+    assert quick == "tests/unit/test_x.py"
+    assert not together.waits(quick)
+    assert ordered([quick, DOES, WAITS]) == [WAITS, quick, DOES]
 
 
 def test_every_test_that_starts_dev_is_in_its_group() -> None:
@@ -63,7 +74,20 @@ def test_every_test_that_starts_dev_is_in_its_group() -> None:
                 assert group(id) == "dev", id
 
 
-WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/unit/test_x.py::test_x"
+@pytest.mark.parametrize(
+    ("paths", "count"),
+    [
+        (["tests"], MOST),
+        (["tests/unit", "tests/integration/cli"], MOST),
+        (["tests/unit/"], min(PROCESSORS, MOST)),
+        (["tests/unit/test_config.py::test_x", "tests/simulation"], min(PROCESSORS, MOST)),
+    ],
+)
+def test_where_no_test_waits_there_are_no_more_processes_than_processors(paths: list[str], count: int) -> None:
+    assert together.processes(paths) == count
+
+
+WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/conformance/test_x.py::test_x"
 
 
 @pytest.mark.parametrize(
@@ -82,12 +106,19 @@ def test_all_processes_but_one_wait(others: list[list[str]], busy: bool) -> None
 
 
 def test_those_that_wait_are_at_the_beginning_and_the_others_begin_at_the_end() -> None:
-    assert ordered([DOES, "crash points", f"{DOES}2", WAITS]) == ["crash points", WAITS, f"{DOES}2", DOES]
+    assert ordered([DOES, "proxy", f"{DOES}2", WAITS]) == ["proxy", WAITS, f"{DOES}2", DOES]
 
 
 def test_of_those_that_do_not_wait_the_longest_come_first() -> None:
     long = "tests/simulation/test_owners.py::test_x"
     assert ordered([DOES, long, f"{long}2", f"{DOES}2"]) == [f"{DOES}2", DOES, f"{long}2", long]
+    assert ordered([long, BUSIEST[0]]) == [long, BUSIEST[0]]
+
+
+def test_crash_points_keep_the_processor_busy() -> None:
+    assert BUSIEST[0] in TOGETHER
+    assert not together.waits(BUSIEST[0])
+    assert together.waits("crash points of jobs")
 
 
 def test_the_longest_groups_come_first() -> None:
@@ -151,7 +182,7 @@ def test_one_that_ends_is_no_reason_for_others_to_end(monkeypatch: pytest.Monkey
         completes(third)
 
 
-@pytest.mark.parametrize("start", [*WAITING, *BUSIEST])
+@pytest.mark.parametrize("start", [*WAITING, *BUSIEST[1:], *BY_FILE])
 def test_there_are_such_tests(start: str) -> None:
     assert list((ROOT / start).glob("test_*.py"))
 
@@ -159,13 +190,13 @@ def test_there_are_such_tests(start: str) -> None:
 def test_what_ends_its_process_is_run_once_and_the_rest_by_others(tmp_path: Path) -> None:
     """Also what was to follow in its group."""
     deadly = TESTS.replace("    with Path", "    if turn == 7:\n        os._exit(3)\n    with Path")
-    result = ran(tmp_path, {"fault/test_one.py": deadly, "unit/test_three.py": TESTS})
+    result = ran(tmp_path, {"fault/test_one.py": deadly, "bench/test_three.py": TESTS})
     assert "1 failed, 39 passed" in result.stdout, result.stdout
     assert result.stdout.count("replacing crashed worker") == 1
 
 
 def test_a_process_too_many_ends_and_every_test_is_run_once(tmp_path: Path) -> None:
-    result = ran(tmp_path, {"unit/test_one.py": TESTS, "unit/test_two.py": TESTS}, processes=PROCESSORS + 2)
+    result = ran(tmp_path, {"bench/test_one.py": TESTS, "bench/test_two.py": TESTS}, processes=PROCESSORS + 2)
     assert "40 passed" in result.stdout, result.stdout + result.stderr
     runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
     assert len(runs) == 40
@@ -191,7 +222,7 @@ def ran(folder: Path, tests: dict[str, str], processes: int = 2) -> subprocess.C
 
 
 def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
-    names = ("fault/test_one.py", "fault/test_two.py", "unit/test_three.py")
+    names = ("fault/test_one.py", "fault/test_two.py", "bench/test_three.py")
     result = ran(tmp_path, dict.fromkeys(names, TESTS))
     assert result.returncode == 0, result.stdout + result.stderr
     runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
