@@ -56,6 +56,8 @@ WAITING: Final = (
     "tests/integration/cluster/",
     "tests/integration/jobs/",
     "tests/integration/orchestration/",
+    "tests/integration/workers/",
+    "tests/servers/",
 )
 """So begin the ids of tests that mostly wait, for processes, servers and times. All processes but one run these as long
 as there are any; that one keeps the processor busy meanwhile."""

@@ -18,7 +18,7 @@ from tests.acceptance.system import System
 from tests.fault.world import NO_GIT
 from tests.processes import Processes, Through
 from tests.servers.run import Run
-from tests.support import eventually
+from tests.support import NO_TLS, eventually
 
 FILES = 256
 """Descriptors that the node may have."""
@@ -96,7 +96,7 @@ def _held(url: str, count: int, words: bytes) -> Iterator[list[socket.socket]]:
 async def _started(url: str, name: str) -> bool:
     """Whether the app is there, by this request or by one before whose answer was lost."""
     try:
-        async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=5, trust_env=False, verify=NO_TLS) as http:
             answer = await http.post(f"{url}/apps", json={"appName": name, "createdBy": "ada"})
     except httpx.HTTPError as error:
         raise AssertionError(f"{name}: {error!r}") from None
