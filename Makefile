@@ -81,9 +81,9 @@ dev: install
 services: tools
 	@$(BIN)/python -m tests.servers ensure
 
-# In three processes that share their servers: two mostly wait (tests/together.py). In one with ARGS="-n 0".
+# In four processes that share their servers: three mostly wait (tests/together.py). In one with ARGS="-n 0".
 test: services
-	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n 3) $(ARGS)
+	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n auto) $(ARGS)
 
 soak: services
 	@ORCHESTRIX_SOAK=1 $(BIN)/python -m pytest -o faulthandler_timeout=3600 $(ARGS)

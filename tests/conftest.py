@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
@@ -43,6 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        from tests.together import says_less  # pytest-xdist may be switched off
+
+        says_less(config.pluginmanager.get_plugins())
     config.pluginmanager.register(Ledger(config), "ledger")
     config.pluginmanager.register(Tally(), "tally")
     compiled_statements.keep()
@@ -50,10 +55,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Which process runs which test, where several do (`-n 3`) and nobody asks for another way (`--dist`)."""
+    """Which process runs which test, where several do (`-n auto`) and nobody asks for another way (`--dist`)."""
     from tests.together import Together  # pytest-xdist may be switched off
 
     return Together(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """In how many processes the tests are run by `-n auto`."""
+    from tests.together import processes
+
+    return processes([str(arg) for arg in config.args])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -75,9 +88,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Tells the line of a test. pytest would ask the file system for each whether its file is there."""
     code = getattr(inspect.unwrap(item.function), "__code__", None) if isinstance(item, pytest.Function) else None
-    if code is not None and code.co_filename == str(item.path) and item.path.is_relative_to(item.config.rootpath):
-        file = str(item.path.relative_to(item.config.rootpath))
+    file = _in_root(item.path, item.config.rootpath) if code is not None else None
+    if code is not None and file is not None and code.co_filename == str(item.path):
         item.location = file, code.co_firstlineno - 1, item.getmodpath()  # type: ignore[attr-defined]
+
+
+@cache
+def _in_root(path: Path, root: Path) -> str | None:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

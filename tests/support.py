@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import pytest
 
 from orchestrix.telemetry import logs
 from tests.servers.ports import free_port
 
-__all__ = ["eventually", "eventually_sync", "free_port", "holds", "logged", "stand_still"]
+__all__ = ["NO_TLS", "eventually", "eventually_sync", "free_port", "holds", "logged", "stand_still"]
+
+NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For HTTP clients of addresses without TLS. One that makes its own reads all certificates of the machine: 15 ms."""
 
 T = TypeVar("T")
 

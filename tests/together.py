@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
-from functools import cache
+from collections.abc import Callable, Collection, Iterable
+from functools import cache, partial
 from typing import Any, Final
 
+from xdist.remote import WorkerInteractor
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER: Final = {
@@ -31,7 +32,7 @@ TOGETHER: Final = {
         "tests/integration/jobs/test_retry_in_dev.py",
     ),
     # Three upgraded databases are theirs.
-    "crash points": ("tests/fault/test_crash_points.py",),
+    "crash points of sagas": ("tests/fault/test_crash_points.py",),
     "crash points of jobs": ("tests/fault/test_crash_points_of_jobs.py",),
     # They start servers of their own; and two of them at once would be two storms.
     "jobs in storms": ("tests/acceptance/test_jobs.py",),
@@ -47,7 +48,7 @@ TOGETHER: Final = {
 }
 """The groups, and how the ids of their tests begin; the first that fits counts. All other tests go where there is room.
 """
-LONGEST: Final = ("breakable servers", "crash points", "jobs in storms", "crash points of jobs", "dev")
+LONGEST: Final = ("breakable servers", "jobs in storms", "crash points of jobs", "dev")
 """Groups that take minutes, the longest first: one that began late would run on when all else is done."""
 WAITING: Final = (
     "tests/acceptance/",
@@ -55,35 +56,57 @@ WAITING: Final = (
     "tests/integration/cluster/",
     "tests/integration/jobs/",
     "tests/integration/orchestration/",
+    "tests/integration/workers/",
+    "tests/servers/",
 )
 """So begin the ids of tests that mostly wait, for processes, servers and times. All processes but one run these as long
 as there are any; that one keeps the processor busy meanwhile."""
-BUSIEST: Final = ("tests/simulation/",)
-"""So begin the ids of tests that do not wait and take longest, the longest first: what begins last should be short."""
+BUSIEST: Final = ("crash points of sagas", "tests/simulation/")
+"""So begin the scopes of tests that do not wait and take longest, the longest first: what begins last should be short.
+"""
+BY_FILE: Final = ("tests/unit/",)
+"""So begin the ids of tests that take milliseconds: to give each of them to a process for itself would cost as much as
+to run it. A process gets them by the file, and last of all."""
 
 
 PROCESSORS: Final = max(2, os.cpu_count() or 1)
 """When no tests are left that wait, no more processes than these go on: more would only make each other late."""
+MOST: Final = 4
+"""Processes: three for tests that wait, and one that keeps the processor busy. More of them, each with what it starts,
+would make each other late on two processors."""
+
+
+def processes(paths: Iterable[str]) -> int:
+    """How many processes run the tests of these files and folders: fewer where none of them waits."""
+    quick = (*BUSIEST, *BY_FILE, "tests/architecture/")
+    return min(PROCESSORS, MOST) if all(f"{path}/".startswith(quick) for path in paths) else MOST
 
 
 @cache
 def group(test: str) -> str:
-    """The name of the test's group, or the test's own id."""
-    return next((name for name, starts in TOGETHER.items() if test.startswith(starts)), test)
+    """The name of the test's group or its file, or the test's own id."""
+    alone = test.partition("::")[0] if test.startswith(BY_FILE) else test
+    return next((name for name, starts in TOGETHER.items() if test.startswith(starts)), alone)
 
 
 @cache
 def waits(scope: str) -> bool:
     """Whether the tests of a group, or the one test, mostly wait."""
-    return scope.startswith(WAITING) or scope in TOGETHER
+    return not scope.startswith(BUSIEST) and (scope.startswith(WAITING) or scope in TOGETHER)
 
 
 def ordered(queue: Iterable[str]) -> list[str]:
     """The queue with two ends: those that wait are taken from the beginning, others from the end; the longest first."""
     scopes = list(queue)
     waiting = sorted(filter(waits, scopes), key=lambda scope: (*LONGEST, scope).index(scope))
-    doing = sorted((scope for scope in scopes if not waits(scope)), key=lambda scope: not scope.startswith(BUSIEST))
+    doing = sorted((scope for scope in scopes if not waits(scope)), key=_turn)
     return [*waiting, *reversed(doing)]
+
+
+def _turn(scope: str) -> int:
+    """Which of those that do not wait come first."""
+    first = next((place for place, start in enumerate(BUSIEST) if scope.startswith(start)), len(BUSIEST))
+    return first + scope.startswith(BY_FILE)
 
 
 def from_the_end(others: Collection[Iterable[str]]) -> bool:
@@ -94,6 +117,23 @@ def from_the_end(others: Collection[Iterable[str]]) -> bool:
 def crowds(others: Collection[Iterable[str]], processors: int) -> bool:
     """Whether a process that takes what does not wait is one too many, beside those that go on and have no others."""
     return len([scopes for scopes in others if scopes and not any(map(waits, scopes))]) >= processors
+
+
+def says_less(plugins: Iterable[Any]) -> None:
+    """Spares this process half of the messages by which it says how its tests go: nobody reads those.
+
+    To say that a test begins and ends, and that its set-up went well, costs both sides as much as a quick test takes.
+    """
+    # Its class is not the one that can be imported: xdist sends the text of its module to the process.
+    for interactor in (plugin for plugin in plugins if type(plugin).__name__ == WorkerInteractor.__name__):
+        interactor.sendevent = partial(_send, interactor.sendevent)
+
+
+def _send(send: Callable[..., None], name: str, **fields: Any) -> None:
+    report = fields.get("data") if name == "testreport" else None
+    went_well = report is not None and (report["when"], report["outcome"]) == ("setup", "passed")
+    if name not in ("logstart", "logfinish") and not went_well:
+        send(name, **fields)
 
 
 class Together(LoadScopeScheduling):

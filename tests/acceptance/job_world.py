@@ -25,7 +25,7 @@ from tests.fault.proxy import Proxy
 from tests.fault.world import NO_GIT, Member
 from tests.jobs_ledger import JobsLedger
 from tests.processes import Process
-from tests.support import eventually, free_port
+from tests.support import NO_TLS, eventually, free_port
 
 NAMES: Final = ("ada", "bob", "cyd")
 UP: Final = ("ALIVE", "DRAINING")
@@ -163,7 +163,7 @@ class JobWorld:
     async def submit(self, count: int, *, at: Iterable[str] = NAMES) -> None:
         """Puts so many more jobs down, at the first of these nodes that takes them."""
         urls = [self.nodes[name].url for name in at]
-        async with httpx.AsyncClient(trust_env=False, timeout=20) as http:
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=20) as http:
             for _ in range(count):
                 self.submitted.append(await self._submit(http, urls))
 

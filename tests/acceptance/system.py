@@ -14,7 +14,7 @@ import pytest
 from tests import invariants
 from tests.processes import Process, Processes
 from tests.servers import templates
-from tests.support import eventually, free_port
+from tests.support import NO_TLS, eventually, free_port
 
 EVERY_DATABASE: Final = pytest.mark.parametrize("system", ["postgres", "mariadb", "sqlite"], indirect=True)
 """The `system` of a test stands on each of them in turn."""
@@ -28,7 +28,7 @@ class Client:
     def __init__(self, url: str) -> None:
         self.url = url
         self.http = httpx.AsyncClient(
-            base_url=url, timeout=30, limits=httpx.Limits(max_connections=100), trust_env=False
+            base_url=url, timeout=30, limits=httpx.Limits(max_connections=100), trust_env=False, verify=NO_TLS
         )
 
     async def __aenter__(self) -> Client:
@@ -111,7 +111,7 @@ class System:
 
     async def ready(self, url: str, *, deadline: float = 30.0) -> None:
         """Waits until the node at `url` is ready, and all its components are well."""
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as http:
 
             async def is_ready() -> bool:
                 try:

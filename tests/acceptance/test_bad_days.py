@@ -12,7 +12,7 @@ import pytest
 from orchestrix.broker.embedded import EmbeddedBroker
 from tests.acceptance.system import AGAIN, EVERY_DATABASE, Client, System
 from tests.servers.postgres import PostgresServer
-from tests.support import eventually, free_port
+from tests.support import NO_TLS, eventually, free_port
 
 
 async def test_a_start_without_a_broker_is_taken_at_once_and_done_later(
@@ -180,7 +180,7 @@ async def test_bodies_that_nobody_should_send(system: System) -> None:
 async def _answers(url: str) -> None:
     async def live() -> bool:
         try:
-            async with httpx.AsyncClient(trust_env=False) as http:
+            async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as http:
                 return (await http.get(f"{url}/health/startup")).status_code == 200
         except httpx.HTTPError:
             return False

@@ -17,7 +17,7 @@ import pytest
 from tests.acceptance.plain_pika import PikaWorker, succeed
 from tests.acceptance.system import AGAIN, Client, System, create_all
 from tests.processes import Process, Processes
-from tests.support import eventually, free_port, holds
+from tests.support import NO_TLS, eventually, free_port, holds
 
 SLACK = 3
 READY_WITHIN_S = 3.0
@@ -207,7 +207,7 @@ async def test_serve_and_worker_without_settings_say_what_to_do(processes: Proce
 
 async def test_dev_serves_health_and_documents(processes: Processes, tmp_path: Path) -> None:
     _, dev = start_dev(processes, tmp_path)
-    async with httpx.AsyncClient(base_url=dev["apiUrl"], trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=dev["apiUrl"], trust_env=False, verify=NO_TLS) as http:
         await eventually(lambda: _ok(http, "/health/ready"), deadline=10)
         for path in ("/health", "/health/live", "/health/startup", "/openapi.json", "/docs"):
             assert (await http.get(path)).status_code == 200, path

@@ -12,7 +12,7 @@ import pytest
 
 from tests.documents import ROOT, block
 from tests.processes import Processes
-from tests.support import free_port
+from tests.support import NO_TLS, free_port
 
 PAGE = ROOT / "docs" / "jobs.md"
 RELEASE = {"ORCHESTRIX_SAGAS": "release", "ORCHESTRIX_WORKERS": "release"}
@@ -25,7 +25,7 @@ async def api(processes: Processes, tmp_path: Path) -> AsyncIterator[httpx.Async
     dev = processes.spawn("dev", "--port", str(free_port()), cwd=tmp_path, env=RELEASE)
     await dev.wait_for_line("^Ready in")
     url = json.loads((tmp_path / ".orchestrix" / "dev.json").read_text())["apiUrl"]
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client:
         yield client
 
 

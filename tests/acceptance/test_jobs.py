@@ -80,17 +80,24 @@ async def test_every_word_counts_once_on_mariadb(
     private_rabbitmq: Callable[[], RabbitServer],
     private_mariadb: Callable[[], MariaServer],
     count: int,
+    scale: Callable[[int, int], int],
 ) -> None:
+    """The faults in which the database has a part: what a frozen or unreachable node holds there, and what its end
+    leaves. All others come to the same statements: those are tried on PostgreSQL, and in a soak here too.
+    """
     broker, database = await _started(private_rabbitmq, private_mariadb)
+    others: list[Act] = [
+        partial(_terminated, leading=False),
+        partial(_server_away, broker),
+        _all_killed,
+    ]
     acts: list[Act] = [
         partial(_killed, leading=True),
-        partial(_terminated, leading=False),
         _frozen_leader,
         partial(_broker_link_cut, leading=True),
         partial(_database_link_dead, leading=False),
         partial(_server_away, database),
-        partial(_server_away, broker),
-        _all_killed,
+        *others[: scale(0, len(others))],
     ]
     await _story(worlds(database.url(DATABASE), broker), count, acts)
 

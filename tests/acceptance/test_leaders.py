@@ -19,7 +19,7 @@ from orchestrix.persistence.engine import Database
 from tests.acceptance.system import System
 from tests.processes import Process
 from tests.servers.rabbit import RabbitServer
-from tests.support import eventually
+from tests.support import NO_TLS, eventually
 
 QUICK = {
     "ORCHESTRIX_CLUSTER__LEASE": "4",
@@ -60,7 +60,7 @@ class Nodes:
 
     async def cluster(self) -> dict[str, Any]:
         """`GET /cluster`, which is the same on every node."""
-        async with httpx.AsyncClient(trust_env=False, timeout=10) as http:
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=10) as http:
 
             async def same() -> dict[str, Any] | None:
                 answers = await asyncio.gather(*(http.get(f"{url}/cluster") for _, url in self.running.values()))

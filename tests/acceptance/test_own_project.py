@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance.installed import Installed
 from tests.processes import Processes
 from tests.servers.run import Run
-from tests.support import eventually, free_port
+from tests.support import NO_TLS, eventually, free_port
 
 ENDED: Final = ("COMPLETED", "FAILED", "SUCCEEDED", "TIMED_OUT", "CANCELLED")
 PROJECT: Final = {
@@ -116,7 +116,7 @@ async def test_its_saga_its_worker_and_its_job_run(processes: Processes, project
     dev = processes.spawn("dev", "--port", str(free_port()), cwd=project)
     await dev.wait_for_line("^Ready in")
     url = json.loads((project / ".orchestrix" / "dev.json").read_text())["apiUrl"]
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as api:
+    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as api:
         body = {"key": "order-1", "createdBy": "ada", "data": {"dish": "soup", "wish": "window"}}
         saga = await posted(api, "/sagas/order", body)
         job = await posted(api, "/jobs", {"queue": "accounts", "handler": "count"})

@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance.readme import asked, page
 from tests.documents import README, ROOT, block
 from tests.processes import Process, Processes
-from tests.support import free_port
+from tests.support import NO_TLS, free_port
 
 OWN = {"ORCHESTRIX_SAGAS": "orders", "ORCHESTRIX_WORKERS": "orders"}
 
@@ -39,7 +39,7 @@ def start(processes: Processes, folder: Path, env: Mapping[str, str] = OWN) -> t
 async def api(processes: Processes, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     """The API of a `dev` that knows the saga and its workers."""
     _, url = start(processes, folder)
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client:
         yield client
 
 
@@ -111,7 +111,7 @@ async def test_apps_run_beside_it(api: httpx.AsyncClient, processes: Processes, 
 async def test_a_worker_elsewhere_does_the_work_of_a_dev_without_handlers(processes: Processes, folder: Path) -> None:
     sagas_alone = {"ORCHESTRIX_SAGAS": "orders"}
     _, url = start(processes, folder, sagas_alone)
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as api:
+    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as api:
         started = (await api.post("/sagas/order", json=order("ticket-1"))).json()
         worker = processes.spawn("worker", "-q", "cmd.reserve", "-q", "cmd.pay", cwd=folder, env=OWN)
         await worker.wait_for_line("cmd.pay")

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from tests.processes import Processes
-from tests.support import free_port
+from tests.support import NO_TLS, free_port
 
 SALES = '''
 import hashlib, os, pathlib
@@ -74,7 +74,7 @@ class Shop:
         dev = self._processes.spawn("dev", "--port", str(free_port()), cwd=self.folder, env=self._env)
         dev.wait_for_line_sync("^Ready in")
         url = json.loads((self.folder / ".orchestrix" / "dev.json").read_text())["apiUrl"]
-        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client:
             yield client
         dev.terminate()
         dev.exited_sync()

@@ -35,6 +35,9 @@ from tests.fault.crashing_migrate import migrator_dies
 from tests.fault.crashing_registry import registering_dies, removing_dies, sweeping_dies
 
 Script = Callable[[Rig, At], Coroutine[Any, Any, None]]
+DATABASES: Final = ("postgresql", "mariadb", "sqlite")
+AT_THE_DATABASE: Final = ("_commit", ".after_claim", ".after_chunk")
+"""So end the names of the points before or after a commit."""
 
 
 @dataclass(frozen=True)
@@ -117,3 +120,15 @@ CASES: Final[dict[str, Case]] = {
     "worker.set_aside.after_confirm": Case(worker_sets_aside),
 }
 """By point; where there are several ways to one, with a word behind it."""
+
+
+def databases(name: str) -> tuple[str, ...]:
+    """On which databases a case is run.
+
+    A point before or after a commit is asked on each: there it is the database that decides what a dead process has
+    left. All other points lie between messages, files and what was committed long before, and a further way to a point
+    comes to the same statements: these are asked on one database each, in turns.
+    """
+    if name.endswith(AT_THE_DATABASE):
+        return DATABASES
+    return (DATABASES[list(CASES).index(name) % len(DATABASES)],)

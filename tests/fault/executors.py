@@ -19,7 +19,7 @@ from tests.fault.proxy import Proxy
 from tests.fault.world import World
 from tests.processes import Process, Processes
 from tests.servers.run import Run
-from tests.support import eventually, free_port
+from tests.support import NO_TLS, eventually, free_port
 
 PAGE: Final = ROOT / "docs" / "executors.md"
 TIMES: Final = "HEARTBEAT_S, TIMEOUT_S = 30.0, 3.0"
@@ -112,7 +112,7 @@ class RegistryWorld:
         self.world, self.times = world, times
         self.running: dict[Address, Process] = {}
         self._executors = executors
-        self.http = httpx.AsyncClient(trust_env=False, timeout=30)
+        self.http = httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=30)
         self._database = create_async_engine(world.system.database_url, pool_size=1, max_overflow=0)
 
     async def close(self) -> None:

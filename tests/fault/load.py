@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import httpx
 
 from tests.invariants import Ledger
-from tests.support import eventually
+from tests.support import NO_TLS, eventually
 
 UNREADY_WITHIN: Final = 20.0
 """Seconds in which a node says that its database or broker is away: two heartbeats (I12)."""
@@ -37,7 +37,9 @@ class Stream:
         self._numbers = itertools.count()
         self._requests: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._http = httpx.AsyncClient(timeout=ANSWER_WITHIN, limits=httpx.Limits(max_connections=200), trust_env=False)
+        self._http = httpx.AsyncClient(
+            timeout=ANSWER_WITHIN, limits=httpx.Limits(max_connections=200), trust_env=False, verify=NO_TLS
+        )
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())
@@ -121,7 +123,7 @@ class HealthWatch:
         """What the node says against itself at the moment, with the components."""
         self._url = url
         self._dead: list[str] = []
-        self._http = httpx.AsyncClient(timeout=LIVE_WITHIN, trust_env=False)
+        self._http = httpx.AsyncClient(timeout=LIVE_WITHIN, trust_env=False, verify=NO_TLS)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:

@@ -1,8 +1,9 @@
-"""Is nothing lost, done twice or stuck, wherever a process dies?  Every crash point, on every database."""
+"""Is nothing lost, done twice or stuck, wherever a process dies?  A soak asks for every point on every database."""
 
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ import pytest
 from orchestrix.crash import POINTS
 from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
-from tests.fault.cases import CASES
+from tests.fault.cases import CASES, DATABASES, databases
 from tests.fault.cases_of_jobs import JOB_CASES
 from tests.fault.crashing import APPS, IN_DEV, At, Rig, create, dev_dies, died
 from tests.fault.usage import used
@@ -23,7 +24,11 @@ from tests.servers.shared import Broker, Database
 from tests.servers.sql import emptied
 from tests.support import eventually
 
-DATABASES: Final = ("postgresql", "mariadb", "sqlite")
+RUNS: Final = [
+    (name, database)
+    for name in CASES
+    for database in (DATABASES if os.environ.get("ORCHESTRIX_SOAK") == "1" else databases(name))
+]
 DEATHS: Final = [At("worker.after_guard", 2), At("events.before_commit", 2), At("outbox.after_publish", 1)]
 
 
@@ -56,8 +61,7 @@ def database_url(database: str, request: pytest.FixtureRequest) -> Iterator[str]
 
 
 @pytest.mark.req("S3-40", "S3-52", "S3-53", "S3-54", "S3-55")
-@pytest.mark.parametrize("database", DATABASES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "database"), RUNS)
 async def test_a_process_dies(
     name: str,
     database: str,
@@ -117,6 +121,17 @@ async def test_what_dead_processes_had_is_given_back(
         return True
 
     await eventually(given_back, deadline=20, every=0.5)
+
+
+def test_points_at_the_database_are_asked_on_each_and_all_others_on_one_in_turns() -> None:
+    asked = {name: databases(name) for name in CASES}
+    assert {asked[name] for name in CASES if "commit" in name and " " not in name} == {DATABASES}
+    assert (
+        asked["outbox.after_claim"] == asked["redispatch.after_claim"] == asked["redispatch.after_chunk"] == DATABASES
+    )
+    others = [each for each in asked.values() if each != DATABASES]
+    assert {len(each) for each in others} == {1}
+    assert {each[0] for each in others} == set(DATABASES)
 
 
 def test_every_point_of_the_code_is_declared_and_tested() -> None:

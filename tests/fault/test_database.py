@@ -15,7 +15,7 @@ from tests.fault.load import HealthWatch
 from tests.fault.proxy import AtCommit
 from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.servers.postgres import PostgresServer
-from tests.support import eventually, holds
+from tests.support import NO_TLS, eventually, holds
 
 HALF_OF_THE_BACKENDS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -61,7 +61,7 @@ async def test_a_client_learns_that_the_outcome_of_its_commit_is_unknown(world: 
     await world.up(workers=1, env=NO_GIT)
     node = world.nodes[0]
     body, key = {"appName": "once", "createdBy": "ada"}, {"Idempotency-Key": "k-1"}
-    async with httpx.AsyncClient(base_url=node.url, timeout=30, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=node.url, timeout=30, trust_env=False, verify=NO_TLS) as http:
 
         async def cut() -> httpx.Response | None:
             """Another commit of the node may come first and be the one that is cut."""
@@ -92,7 +92,7 @@ async def test_a_node_that_stops_while_its_database_hangs_says_what_is_unknown(w
     await world.up(workers=0, env=NO_GIT)
     node = world.nodes[0]
     lock = world.transaction("LOCK TABLE apps IN ACCESS EXCLUSIVE MODE")
-    async with httpx.AsyncClient(base_url=node.url, timeout=30, trust_env=False) as http, lock:
+    async with httpx.AsyncClient(base_url=node.url, timeout=30, trust_env=False, verify=NO_TLS) as http, lock:
         starting = asyncio.create_task(http.post("/apps", json={"appName": "during", "createdBy": "ada"}))
         await eventually(lambda: _waits_for_the_lock(world), deadline=10)
         node.process.terminate()
@@ -146,7 +146,10 @@ async def test_a_locked_table_makes_things_slow_and_nothing_wrong(
 async def test_an_empty_pool_refuses_in_time_and_recovers(world: World) -> None:
     await world.up(env={**NO_GIT, "ORCHESTRIX_DATABASE__POOL_SIZE": "2"})
     node = world.nodes[0]
-    async with HealthWatch(node.url), httpx.AsyncClient(base_url=node.url, timeout=30, trust_env=False) as http:
+    async with (
+        HealthWatch(node.url),
+        httpx.AsyncClient(base_url=node.url, timeout=30, trust_env=False, verify=NO_TLS) as http,
+    ):
 
         async def start(n: int) -> httpx.Response:
             body = {"appName": f"pool-{n}", "createdBy": "ada"}

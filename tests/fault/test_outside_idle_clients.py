@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +18,7 @@ from tests.acceptance.system import System
 from tests.fault.world import NO_GIT
 from tests.processes import Processes, Through
 from tests.servers.run import Run
-from tests.support import eventually
+from tests.support import NO_TLS, eventually
 
 FILES = 256
 """Descriptors that the node may have."""
@@ -31,27 +33,46 @@ HEAD = b"POST /apps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/jso
 WORDS = {"nothing": b"", "half a head": HEAD, "no body": HEAD + b"Length: 60\r\n\r\n"}
 
 
-@pytest.mark.parametrize("words", WORDS)
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """This process may have as many descriptors as all of these connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
 async def test_idle_connections_do_not_stop_the_service(
-    server_run: Run, tmp_path: Path, postgres_url: str, rabbitmq_url: str, words: str, scale: Callable[[int, int], int]
+    server_run: Run, tmp_path: Path, postgres_url: str, rabbitmq_url: str, scale: Callable[[int, int], int]
 ) -> None:
+    """Three sorts of them, at a node each at the same time: nearly all of it is waiting."""
     processes = Processes(Through(server_run, "bash", "-c", FEW, "bash", str(FILES)), tmp_path)
     system = System(processes, tmp_path, postgres_url, rabbitmq_url)
     system.upgrade()
     try:
-        node, url = system.node(port=None, **NO_GIT)
         system.worker(**NO_GIT)
-        await system.ready(url, deadline=60)
-        names = [f"beside-{n}" for n in range(5)]
-        with _held(url, scale(300, 800), WORDS[words]) as held:
-            for name in names:
-                await eventually(partial(_started, url, name), deadline=SERVES_WITHIN, every=0.5)
-            await eventually(lambda: _all_closed(held), deadline=CLOSED_WITHIN, every=0.5, message="all are closed")
-        assert (await system.all_ended(names, deadline=30)).named(names[0])
-        assert node.returncode is None, node.log_tail()
-        assert node.log_path.stat().st_size < LOG, node.log_tail(5)
+        nodes = {words: system.node(port=None, **NO_GIT) for words in WORDS}
+        await asyncio.gather(*(system.ready(url, deadline=60) for _, url in nodes.values()))
+        async with asyncio.TaskGroup() as group:
+            for words, (_, url) in nodes.items():
+                group.create_task(_served_beside(system, url, words, scale(300, 800)))
+        for node, _ in nodes.values():
+            assert node.returncode is None, node.log_tail()
+            assert node.log_path.stat().st_size < LOG, node.log_tail(5)
     finally:
         processes.close()
+
+
+async def _served_beside(system: System, url: str, words: str, count: int) -> None:
+    """Others are served beside so many connections that say these words, which are all closed then."""
+    names = [f"beside-{words}-{n}".replace(" ", "-") for n in range(5)]
+    with _held(url, count, WORDS[words]) as held:
+        for name in names:
+            await eventually(partial(_started, url, name), deadline=SERVES_WITHIN, every=0.5, message=words)
+        await eventually(lambda: _all_closed(held), deadline=CLOSED_WITHIN, every=0.5, message=f"{words}: all closed")
+    assert (await system.all_ended(names, deadline=30)).named(names[0])
 
 
 @contextmanager
@@ -75,7 +96,7 @@ def _held(url: str, count: int, words: bytes) -> Iterator[list[socket.socket]]:
 async def _started(url: str, name: str) -> bool:
     """Whether the app is there, by this request or by one before whose answer was lost."""
     try:
-        async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=5, trust_env=False, verify=NO_TLS) as http:
             answer = await http.post(f"{url}/apps", json={"appName": name, "createdBy": "ada"})
     except httpx.HTTPError as error:
         raise AssertionError(f"{name}: {error!r}") from None

@@ -13,6 +13,7 @@ from tests.fault.outside import all_in, job_in, parcels_env, start_all, submit
 from tests.fault.parcels import PARCEL
 from tests.processes import Processes, Through
 from tests.servers.run import Run
+from tests.support import NO_TLS
 
 PIPE = 'exec "$@" > >(exec sleep infinity) 2>&1'
 """Lets a program write into a pipe of which nobody ever reads."""
@@ -53,7 +54,7 @@ async def _loud(url: str) -> None:
 
 async def _lives(url: str) -> None:
     """Asks all the time whether the node lives. Raises when that is not answered soon."""
-    async with httpx.AsyncClient(timeout=ALIVE_WITHIN, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=ALIVE_WITHIN, trust_env=False, verify=NO_TLS) as http:
         while True:
             assert (await http.get(f"{url}/health/live")).status_code == 200
             await asyncio.sleep(0.1)

@@ -22,7 +22,7 @@ from tests.fault.outside import all_in, rows
 from tests.fault.world import NO_GIT, World
 from tests.invariants import Ledger, Row, read
 from tests.processes import Process
-from tests.support import eventually, free_port
+from tests.support import NO_TLS, eventually, free_port
 
 CODE: Final = (1, 2, 3)
 PATHS: Final = {
@@ -107,7 +107,7 @@ class Load:
         await eventually(lambda: len(self.names) >= wanted, deadline=deadline, message=f"{number} more are started")
 
     async def _run(self) -> None:
-        async with httpx.AsyncClient(timeout=10, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=10, trust_env=False, verify=NO_TLS) as http:
             for n in count():
                 name = f"{REFUSED}-{n}" if n % 10 == 9 else f"good-{n}"
                 for turn in count(n):
@@ -161,7 +161,7 @@ async def test_a_node_without_any_code_of_a_saga_drives_it_to_its_end(world: Wor
     nodes = [Deployed(world, version) for version in CODE]
     await asyncio.gather(*(node.ready() for node in nodes))
     names: list[str] = []
-    async with httpx.AsyncClient(timeout=10, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=10, trust_env=False, verify=NO_TLS) as http:
         for node in nodes:
             for name in (f"good-{node.version}", f"{REFUSED}-{node.version}", f"cancelled-{node.version}"):
                 assert await _started(http, node.url, name)

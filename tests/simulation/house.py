@@ -149,6 +149,7 @@ class Owners(Realm):
         self.steered = STEERED[seed % len(STEERED)]
         self.wanted = 0
         self.submitted: list[str] = []
+        self.sought: str | None = None
 
     @property
     def nodes(self) -> list[NodeMember]:
@@ -178,6 +179,10 @@ class Owners(Realm):
         open_ = f"SELECT count(*) FROM jobs WHERE state NOT IN ({states}) OR channels = 1"
         done = self.file.query(open_)[0][0] == 0 and self.file.query("SELECT count(*) FROM outbox")[0][0] == 0
         return done and len(self.submitted) >= self.wanted
+
+    def is_found(self) -> bool:
+        """Whether the complaint has come that is sought."""
+        return self.sought is not None and any(self.sought in one for one in self.witness.wrong)
 
     def _is_ending(self, node_id: str) -> bool:
         process = node_id.partition("-")[0]

@@ -56,7 +56,7 @@ async def days(realm: Owners, nemesis: Nemesis) -> None:
     await elapse(max(0.0, begun + slept - realm.loop.time()))
     nemesis.heal()
     realm.slowness.let_go()
-    if not await until(lambda: _is_over(realm, clerk), PATIENCE):
+    if not await until(lambda: realm.is_found() or _is_over(realm, clerk), PATIENCE):
         realm.witness.complain(f"I2: not quiet {PATIENCE:g} s after the last fault")
     realm.witness.judge()
     await elapse(SWEPT_AFTER + 2 * SWEEP)
@@ -87,11 +87,12 @@ class Simulation:
         raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raw.close()
 
-    def run(self, seed: int) -> Outcome:
-        """One seed."""
+    def run(self, seed: int, sought: str | None = None) -> Outcome:
+        """One seed; nobody is waited for any more when a complaint with the words `sought` has come."""
         loop = VirtualLoop()
         with clock.use(VirtualClock(loop, Random(f"{seed}:clock"))), _soon(), fences.noted():
             realm = loop.run_until_complete(self._realm(seed, loop))
+            realm.sought = sought
             nemesis = Nemesis(realm, BAD, duration=DURATION, longest=LONGEST)
             with heard(realm.witness, loop):
                 try:

@@ -25,7 +25,7 @@ EXPECTED: Final = {
 def test_each_instance_keeps_to_its_version(simulation: Simulation, scale: Callable[[int, int], int]) -> None:
     failed: list[str] = []
     seen: Counter[str] = Counter()
-    for seed in range(scale(40, 500)):
+    for seed in range(scale(25, 500)):
         outcome = simulation.run(seed, MixedWorld)
         seen.update({what for line in outcome.trace for what in EXPECTED if EXPECTED[what].search(line)})
         if outcome.wrong and len(failed) < MOST_SHOWN:

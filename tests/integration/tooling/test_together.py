@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,9 @@ from tests import together
 from tests.architecture.source import ROOT
 from tests.together import (
     BUSIEST,
+    BY_FILE,
     LONGEST,
+    MOST,
     PROCESSORS,
     TOGETHER,
     WAITING,
@@ -36,6 +39,13 @@ def test_it(turn):
         seen.write(f"{__file__} {os.getpid()}\\n")
     time.sleep(0.02)
 """
+CONFTEST = """
+from tests.conftest import pytest_xdist_make_scheduler
+from tests.together import says_less
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        says_less(config.pluginmanager.get_plugins())
+"""
 STARTS_DEV = re.compile(r'\("dev"|"dev", "--port"|start_dev\(|dev_dies\(')
 
 
@@ -48,10 +58,19 @@ def test_a_group_names_what_is_there(start: str) -> None:
 
 def test_the_first_group_that_fits_counts() -> None:
     assert group("tests/fault/test_crash_points.py::test_dev_dies[x]") == "dev"
-    assert group("tests/fault/test_crash_points.py::test_a_process_dies[x]") == "crash points"
+    assert group("tests/fault/test_crash_points.py::test_a_process_dies[x]") == "crash points of sagas"
     assert group("tests/fault/test_crash_points_of_jobs.py::test_a_process_dies[x]") == "crash points of jobs"
     assert group("tests/fault/test_links.py::test_slow_links_with_jitter") == "breakable servers"
-    assert group("tests/unit/test_x.py::test_y[tests/fault/]") == "tests/unit/test_x.py::test_y[tests/fault/]"
+    assert (
+        group("tests/migrations/test_x.py::test_y[tests/fault/]") == "tests/migrations/test_x.py::test_y[tests/fault/]"
+    )
+
+
+def test_tests_that_take_milliseconds_go_by_the_file_and_last() -> None:
+    quick = group("tests/unit/test_x.py::test_y[tests/fault/]")
+    assert quick == "tests/unit/test_x.py"
+    assert not together.waits(quick)
+    assert ordered([quick, DOES, WAITS]) == [WAITS, quick, DOES]
 
 
 def test_every_test_that_starts_dev_is_in_its_group() -> None:
@@ -63,7 +82,48 @@ def test_every_test_that_starts_dev_is_in_its_group() -> None:
                 assert group(id) == "dev", id
 
 
-WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/unit/test_x.py::test_x"
+@pytest.mark.parametrize(
+    ("paths", "count"),
+    [
+        (["tests"], MOST),
+        (["tests/unit", "tests/integration/cli"], MOST),
+        (["tests/unit/"], min(PROCESSORS, MOST)),
+        (["tests/unit/test_config.py::test_x", "tests/simulation"], min(PROCESSORS, MOST)),
+    ],
+)
+def test_where_no_test_waits_there_are_no_more_processes_than_processors(paths: list[str], count: int) -> None:
+    assert together.processes(paths) == count
+
+
+def test_what_nobody_reads_is_not_said() -> None:
+    said: list[tuple[str, Any]] = []
+    sent = SimpleNamespace(sendevent=lambda name, **fields: said.append((name, fields.get("data"))))
+    other = SimpleNamespace(sendevent=None)
+    interactor = type("WorkerInteractor", (), {"sendevent": staticmethod(sent.sendevent)})()
+    together.says_less([other, interactor])
+    reports = [{"when": when, "outcome": how} for when in ("setup", "call", "teardown") for how in ("passed", "failed")]
+    for report in reports:
+        interactor.sendevent("testreport", data=report)
+    for name in ("logstart", "logfinish", "runtest_protocol_complete"):
+        interactor.sendevent(name, nodeid="test_x")
+    assert said == [*(("testreport", one) for one in reports[1:]), ("runtest_protocol_complete", None)]
+
+
+def test_each_process_says_less(tmp_path: Path) -> None:
+    """What pytest-xdist calls its part in such a process may change."""
+    told = """
+def pytest_runtest_logstart(nodeid): print("BEGINS", nodeid)
+def pytest_runtest_logreport(report): print("WENT", report.when)
+"""
+    (tmp_path / "told.py").write_text(told)
+    result = ran(tmp_path, {"unit/test_one.py": TESTS}, options=("-p", "told", "-s"))
+    assert "20 passed" in result.stdout, result.stdout + result.stderr
+    assert "WENT call" in result.stdout
+    assert "WENT setup" not in result.stdout
+    assert "BEGINS" not in result.stdout
+
+
+WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/conformance/test_x.py::test_x"
 
 
 @pytest.mark.parametrize(
@@ -82,12 +142,19 @@ def test_all_processes_but_one_wait(others: list[list[str]], busy: bool) -> None
 
 
 def test_those_that_wait_are_at_the_beginning_and_the_others_begin_at_the_end() -> None:
-    assert ordered([DOES, "crash points", f"{DOES}2", WAITS]) == ["crash points", WAITS, f"{DOES}2", DOES]
+    assert ordered([DOES, "proxy", f"{DOES}2", WAITS]) == ["proxy", WAITS, f"{DOES}2", DOES]
 
 
 def test_of_those_that_do_not_wait_the_longest_come_first() -> None:
     long = "tests/simulation/test_owners.py::test_x"
     assert ordered([DOES, long, f"{long}2", f"{DOES}2"]) == [f"{DOES}2", DOES, f"{long}2", long]
+    assert ordered([long, BUSIEST[0]]) == [long, BUSIEST[0]]
+
+
+def test_crash_points_keep_the_processor_busy() -> None:
+    assert BUSIEST[0] in TOGETHER
+    assert not together.waits(BUSIEST[0])
+    assert together.waits("crash points of jobs")
 
 
 def test_the_longest_groups_come_first() -> None:
@@ -151,7 +218,7 @@ def test_one_that_ends_is_no_reason_for_others_to_end(monkeypatch: pytest.Monkey
         completes(third)
 
 
-@pytest.mark.parametrize("start", [*WAITING, *BUSIEST])
+@pytest.mark.parametrize("start", [*WAITING, *BUSIEST[1:], *BY_FILE])
 def test_there_are_such_tests(start: str) -> None:
     assert list((ROOT / start).glob("test_*.py"))
 
@@ -159,28 +226,30 @@ def test_there_are_such_tests(start: str) -> None:
 def test_what_ends_its_process_is_run_once_and_the_rest_by_others(tmp_path: Path) -> None:
     """Also what was to follow in its group."""
     deadly = TESTS.replace("    with Path", "    if turn == 7:\n        os._exit(3)\n    with Path")
-    result = ran(tmp_path, {"fault/test_one.py": deadly, "unit/test_three.py": TESTS})
+    result = ran(tmp_path, {"fault/test_one.py": deadly, "bench/test_three.py": TESTS})
     assert "1 failed, 39 passed" in result.stdout, result.stdout
     assert result.stdout.count("replacing crashed worker") == 1
 
 
 def test_a_process_too_many_ends_and_every_test_is_run_once(tmp_path: Path) -> None:
-    result = ran(tmp_path, {"unit/test_one.py": TESTS, "unit/test_two.py": TESTS}, processes=PROCESSORS + 2)
+    result = ran(tmp_path, {"bench/test_one.py": TESTS, "bench/test_two.py": TESTS}, processes=PROCESSORS + 2)
     assert "40 passed" in result.stdout, result.stdout + result.stderr
     runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
     assert len(runs) == 40
     assert len({pid for _, pid in runs}) == PROCESSORS
 
 
-def ran(folder: Path, tests: dict[str, str], processes: int = 2) -> subprocess.CompletedProcess[str]:
+def ran(
+    folder: Path, tests: dict[str, str], processes: int = 2, options: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     """These tests in so many processes."""
-    (folder / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
+    (folder / "conftest.py").write_text(CONFTEST)
     for name, text in tests.items():
         path = folder / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", str(processes), "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", str(processes), "-p", "no:cacheprovider", *options]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [*command, "--rootdir", ".", "-c", os.devnull, "tests"],
         cwd=folder,
@@ -191,7 +260,7 @@ def ran(folder: Path, tests: dict[str, str], processes: int = 2) -> subprocess.C
 
 
 def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
-    names = ("fault/test_one.py", "fault/test_two.py", "unit/test_three.py")
+    names = ("fault/test_one.py", "fault/test_two.py", "bench/test_three.py")
     result = ran(tmp_path, dict.fromkeys(names, TESTS))
     assert result.returncode == 0, result.stdout + result.stderr
     runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 
 from orchestrix.domain.registry.signatures import SIGNATURE_HEADER, sign
-from tests.support import eventually
+from tests.support import NO_TLS, eventually
 
 TOKEN: Final = "s3cret"
 ATTEMPT_TOKEN: Final = "good-for-one"
@@ -160,11 +160,11 @@ async def call(
     body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
     if token is not None:
         headers = {SIGNATURE_HEADER: sign(token, body, time.time() - age), **headers}
-    async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=DEADLINE_S) as client:
         return await client.post(address + path, content=body, headers=headers)
 
 
 async def held(address: str, number: int = 1) -> int:
     """The status of the answer whether it has the attempt."""
-    async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=DEADLINE_S) as client:
         return (await client.get(f"{address}/runs/h-{number}")).status_code

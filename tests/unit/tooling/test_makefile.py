@@ -184,12 +184,12 @@ def test_no_python_at_all_is_a_sentence_too(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("typed", "run"),
     [
-        ("", "-n 3"),
-        ("tests/unit -n 0", "-n 3 tests/unit -n 0"),
+        ("", "-n auto"),
+        ("tests/unit -n 0", "-n auto tests/unit -n 0"),
         ("tests/unit -p no:xdist", "tests/unit -p no:xdist"),
     ],
 )
-def test_tests_run_in_three_processes_unless_told_otherwise(machine: Machine, typed: str, run: str) -> None:
+def test_tests_run_in_several_processes_unless_told_otherwise(machine: Machine, typed: str, run: str) -> None:
     machine.has_venv.touch()
     assert machine.make("test", f"ARGS={typed}").returncode == 0
     assert machine.noted().splitlines()[-1].split() == ["python", "-m", "pytest", *run.split()]
