@@ -44,10 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):
-        from tests.together import says_less  # pytest-xdist may be switched off
-
-        says_less(config.pluginmanager.get_plugins())
     config.pluginmanager.register(Ledger(config), "ledger")
     config.pluginmanager.register(Tally(), "tally")
     compiled_statements.keep()

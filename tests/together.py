@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
-from functools import cache, partial
+from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any, Final
 
-from xdist.remote import WorkerInteractor
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER: Final = {
@@ -117,23 +116,6 @@ def from_the_end(others: Collection[Iterable[str]]) -> bool:
 def crowds(others: Collection[Iterable[str]], processors: int) -> bool:
     """Whether a process that takes what does not wait is one too many, beside those that go on and have no others."""
     return len([scopes for scopes in others if scopes and not any(map(waits, scopes))]) >= processors
-
-
-def says_less(plugins: Iterable[Any]) -> None:
-    """Spares this process half of the messages by which it says how its tests go: nobody reads those.
-
-    To say that a test begins and ends, and that its set-up went well, costs both sides as much as a quick test takes.
-    """
-    # Its class is not the one that can be imported: xdist sends the text of its module to the process.
-    for interactor in (plugin for plugin in plugins if type(plugin).__name__ == WorkerInteractor.__name__):
-        interactor.sendevent = partial(_send, interactor.sendevent)
-
-
-def _send(send: Callable[..., None], name: str, **fields: Any) -> None:
-    report = fields.get("data") if name == "testreport" else None
-    went_well = report is not None and (report["when"], report["outcome"]) == ("setup", "passed")
-    if name not in ("logstart", "logfinish") and not went_well:
-        send(name, **fields)
 
 
 class Together(LoadScopeScheduling):

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,13 +37,6 @@ def test_it(turn):
     with Path("seen").open("a") as seen:
         seen.write(f"{__file__} {os.getpid()}\\n")
     time.sleep(0.02)
-"""
-CONFTEST = """
-from tests.conftest import pytest_xdist_make_scheduler
-from tests.together import says_less
-def pytest_configure(config):
-    if hasattr(config, "workerinput"):
-        says_less(config.pluginmanager.get_plugins())
 """
 STARTS_DEV = re.compile(r'\("dev"|"dev", "--port"|start_dev\(|dev_dies\(')
 
@@ -93,34 +85,6 @@ def test_every_test_that_starts_dev_is_in_its_group() -> None:
 )
 def test_where_no_test_waits_there_are_no_more_processes_than_processors(paths: list[str], count: int) -> None:
     assert together.processes(paths) == count
-
-
-def test_what_nobody_reads_is_not_said() -> None:
-    said: list[tuple[str, Any]] = []
-    sent = SimpleNamespace(sendevent=lambda name, **fields: said.append((name, fields.get("data"))))
-    other = SimpleNamespace(sendevent=None)
-    interactor = type("WorkerInteractor", (), {"sendevent": staticmethod(sent.sendevent)})()
-    together.says_less([other, interactor])
-    reports = [{"when": when, "outcome": how} for when in ("setup", "call", "teardown") for how in ("passed", "failed")]
-    for report in reports:
-        interactor.sendevent("testreport", data=report)
-    for name in ("logstart", "logfinish", "runtest_protocol_complete"):
-        interactor.sendevent(name, nodeid="test_x")
-    assert said == [*(("testreport", one) for one in reports[1:]), ("runtest_protocol_complete", None)]
-
-
-def test_each_process_says_less(tmp_path: Path) -> None:
-    """What pytest-xdist calls its part in such a process may change."""
-    told = """
-def pytest_runtest_logstart(nodeid): print("BEGINS", nodeid)
-def pytest_runtest_logreport(report): print("WENT", report.when)
-"""
-    (tmp_path / "told.py").write_text(told)
-    result = ran(tmp_path, {"unit/test_one.py": TESTS}, options=("-p", "told", "-s"))
-    assert "20 passed" in result.stdout, result.stdout + result.stderr
-    assert "WENT call" in result.stdout
-    assert "WENT setup" not in result.stdout
-    assert "BEGINS" not in result.stdout
 
 
 WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/conformance/test_x.py::test_x"
@@ -239,17 +203,15 @@ def test_a_process_too_many_ends_and_every_test_is_run_once(tmp_path: Path) -> N
     assert len({pid for _, pid in runs}) == PROCESSORS
 
 
-def ran(
-    folder: Path, tests: dict[str, str], processes: int = 2, options: Sequence[str] = ()
-) -> subprocess.CompletedProcess[str]:
+def ran(folder: Path, tests: dict[str, str], processes: int = 2) -> subprocess.CompletedProcess[str]:
     """These tests in so many processes."""
-    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
     for name, text in tests.items():
         path = folder / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", str(processes), "-p", "no:cacheprovider", *options]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n", str(processes), "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [*command, "--rootdir", ".", "-c", os.devnull, "tests"],
         cwd=folder,
