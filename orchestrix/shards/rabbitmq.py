@@ -12,6 +12,7 @@ from orchestrix import clock
 from orchestrix.broker.dead_letter import publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing
 from orchestrix.broker.topology import SHARD_COORDINATOR, is_member_queue
+from orchestrix.dead_letters.retry_buffer import LogRateLimiter
 from orchestrix.errors import RetryableError, SchemaMismatch
 from orchestrix.lifecycle import Loop, backoff, shielded
 
@@ -89,6 +90,7 @@ class RabbitMQTransport:
     handler: RequestHandler
     counts: AnswerCounts = field(default_factory=AnswerCounts)
     _consumer: Consumer | None = field(default=None, init=False)
+    _log_limiter: LogRateLimiter = field(default_factory=LogRateLimiter, init=False)
     _loop: Loop = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +133,8 @@ class RabbitMQTransport:
         long = [one for one in batch if len(one.body) > MAX_MESSAGE_BYTES]
         dead = [(one, f"too-large: {len(one.body)} bytes, at most {MAX_MESSAGE_BYTES}") for one in long]
         answers: list[MemberAnswer] = []
-        for delivery, handled in await self._handled(consumer, [one for one in batch if one not in long]):
+        short = [one for one in batch if len(one.body) <= MAX_MESSAGE_BYTES]
+        for delivery, handled in await self._handled(consumer, short):
             answers += handled.answers
             dead += [(delivery, handled.unreadable)] if handled.unreadable is not None else []
         await self.send([*answers, *self._refusals(dead)])
@@ -151,7 +154,7 @@ class RabbitMQTransport:
         failures = 0
         while batch := [one for one in batch if consumer.alive(one)]:
             try:
-                results = await shielded(self.handler.handle([_request(one) for one in batch]))
+                results = await shielded(self.handler.handle([self._request(one) for one in batch]))
                 return list(zip(batch, results, strict=True))
             except (RetryableError, SchemaMismatch) as error:
                 failures += 1
@@ -161,6 +164,16 @@ class RabbitMQTransport:
             except Exception as error:
                 return await self._one_by_one(consumer, batch, error)
         return []
+
+    def _request(self, delivery: Delivery) -> MemberRequest:
+        reply_to = delivery.reply_to if is_member_queue(delivery.reply_to) else None
+        if reply_to is None and delivery.reply_to is not None and self._log_limiter.allows():
+            log.warning(
+                "a member asks for answers in %.100r, where none is sent: reply_to must be "
+                "orchestrix.shard.member.<id>, the id of ASCII letters, digits, '.', '_', ':' and '-'",
+                delivery.reply_to,
+            )
+        return MemberRequest(delivery.body, reply_to, delivery.correlation_id)
 
     async def _one_by_one(
         self, consumer: Consumer, batch: Sequence[Delivery], error: Exception
@@ -172,17 +185,6 @@ class RabbitMQTransport:
         for one in batch:
             found += await self._handled(consumer, [one])
         return found
-
-
-def _request(delivery: Delivery) -> MemberRequest:
-    reply_to = delivery.reply_to if is_member_queue(delivery.reply_to) else None
-    if reply_to is None and delivery.reply_to is not None:
-        log.warning(
-            "a member asks for answers in %.100r, where none is sent: reply_to must be orchestrix.shard.member.<id>, "
-            "the id of ASCII letters, digits, '.', '_', ':' and '-'",
-            delivery.reply_to,
-        )
-    return MemberRequest(delivery.body, reply_to, delivery.correlation_id)
 
 
 def _outgoing(answer: MemberAnswer) -> Outgoing:
