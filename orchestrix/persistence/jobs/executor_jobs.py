@@ -36,7 +36,9 @@ class OwnedAttempt:
 
 
 async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
-    """The live attempts of jobs for groups that a node owns, those that were called longest ago first."""
+    """Up to `limit` live attempts of jobs for groups that a node owns: those that were not called yet first, then those
+    that were called longest ago. So what runs, however much, keeps none from its executor.
+    """
     table = jobs.c
     shown = (
         table.id,
@@ -56,8 +58,8 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         job_registry.c.registry_value == table.address,
     )
     query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
-    found = await connection.execute(query.where(*mine).limit(limit))
-    return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
+    by = table.called_at.is_not(None), table.called_at, table.id
+    return [OwnedAttempt(*row) for row in await connection.execute(query.where(*mine).order_by(*by).limit(limit))]
 
 
 async def reported(connection: Connection, ids: Collection[str]) -> set[str]:
