@@ -51,15 +51,17 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         table.cancel_reason,
         job_registry.c.instance_since,
     )
-    mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
+    mine = table.channels == 1, table.executor_group.is_not(None), table.owner == node
     registered = and_(
         job_registry.c.registry_group == EXECUTOR,
         job_registry.c.registry_key == table.executor_group,
         job_registry.c.registry_value == table.address,
     )
-    query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
-    by = table.called_at.is_not(None), table.called_at, table.id
-    return [OwnedAttempt(*row) for row in await connection.execute(query.where(*mine).order_by(*by).limit(limit))]
+    query = select(*shown).select_from(jobs.outerjoin(job_registry, registered)).where(*mine)
+    # Each state by itself, as below: without live jobs for groups nothing is read, whatever the node owns.
+    every = union_all(*(query.where(table.state == state) for state in LIVE)).subquery()
+    by = every.c.called_at.is_not(None), every.c.called_at, every.c.id
+    return [OwnedAttempt(*row) for row in await connection.execute(select(every).order_by(*by).limit(limit))]
 
 
 async def reported(connection: Connection, ids: Collection[str]) -> set[str]:
