@@ -36,7 +36,9 @@ class OwnedAttempt:
 
 
 async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
-    """The live attempts of jobs for groups that a node owns, those that were called longest ago first."""
+    """Up to `limit` live attempts of jobs for groups that a node owns: those that were not called yet first, then those
+    that were called longest ago. So what runs, however much, keeps none from its executor.
+    """
     table = jobs.c
     shown = (
         table.id,
@@ -49,15 +51,17 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         table.cancel_reason,
         job_registry.c.instance_since,
     )
-    mine = table.channels == 1, table.owner == node, table.queue.is_(None), table.state.in_(LIVE)
+    mine = table.channels == 1, table.executor_group.is_not(None), table.owner == node
     registered = and_(
         job_registry.c.registry_group == EXECUTOR,
         job_registry.c.registry_key == table.executor_group,
         job_registry.c.registry_value == table.address,
     )
-    query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
-    found = await connection.execute(query.where(*mine).limit(limit))
-    return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
+    query = select(*shown).select_from(jobs.outerjoin(job_registry, registered)).where(*mine)
+    # Each state by itself, as below: without live jobs for groups nothing is read, whatever the node owns.
+    every = union_all(*(query.where(table.state == state) for state in LIVE)).subquery()
+    by = every.c.called_at.is_not(None), every.c.called_at, every.c.id
+    return [OwnedAttempt(*row) for row in await connection.execute(select(every).order_by(*by).limit(limit))]
 
 
 async def reported(connection: Connection, ids: Collection[str]) -> set[str]:
