@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy import and_, bindparam, func, or_, select, union_all, update
 
-from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
+from orchestrix.domain.jobs import CANCELLED, DISPATCHED, LIVE, LOST, TIMED_OUT, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_heartbeats
 from orchestrix.persistence.jobs import jobs as rows
@@ -35,8 +35,11 @@ class OwnedAttempt:
     registered_at: datetime | None = None
 
 
-async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
-    """The live attempts of jobs for groups that a node owns, those that were called longest ago first."""
+async def owned(connection: Connection, node: str) -> list[OwnedAttempt]:
+    """The live attempts of jobs for groups that a node owns, those that were not called first.
+
+    All of them: one that was left out would neither be called nor followed.
+    """
     table = jobs.c
     shown = (
         table.id,
@@ -56,8 +59,23 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
         job_registry.c.registry_value == table.address,
     )
     query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
-    found = await connection.execute(query.where(*mine).limit(limit))
+    found = await connection.execute(query.where(*mine))
     return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
+
+
+async def stopped(connection: Connection, job_ids: Collection[str], since: datetime) -> list[JobAttempt]:
+    """The attempts of these jobs that have ended since then without an end that their executors had reported."""
+    if not job_ids:
+        return []
+    attempt = job_attempts.c
+    query = select(attempt.history_id).where(
+        connection.dialect.among(attempt.job_id, sorted(job_ids)),
+        attempt.address.is_not(None),
+        attempt.finished_at >= since,
+        attempt.state.in_((CANCELLED, TIMED_OUT, LOST)),
+    )
+    found = await rows.histories(connection, (await connection.execute(query)).scalars())
+    return [found[name] for name in sorted(found)]
 
 
 async def reported(connection: Connection, ids: Collection[str]) -> set[str]:

@@ -235,7 +235,7 @@ async def at_work(database: Database, node: str, **more: Any) -> tuple[JobRow, O
     """A job for a group that a node owns, and its attempt as the node finds it."""
     job = await owned(database, node, await dispatched(database, **routed(**more)))
     async with database.read() as connection:
-        [attempt] = [one for one in await executor_jobs.owned(connection, node, 100) if one.job_id == job.id]
+        [attempt] = [one for one in await executor_jobs.owned(connection, node) if one.job_id == job.id]
     return job, attempt
 
 
@@ -260,8 +260,8 @@ async def test_a_node_finds_its_own_attempts_for_groups(database: Database) -> N
         None,
     )
     async with database.read() as connection:
-        assert await executor_jobs.owned(connection, "a", 100) == [attempt]
-        assert await executor_jobs.owned(connection, "c", 100) == []
+        assert await executor_jobs.owned(connection, "a") == [attempt]
+        assert await executor_jobs.owned(connection, "c") == []
 
 
 async def test_the_address_is_stored_in_the_job_and_in_its_attempt_before_the_call(database: Database) -> None:
@@ -316,7 +316,7 @@ async def test_when_the_process_at_its_address_registered_is_read_with_an_attemp
             before = await registrations.among(tx, [one.executor for one in heartbeats])
             await registrations.record(tx, heartbeats, tx.now(), before)
         async with database.read() as connection:
-            [found] = await executor_jobs.owned(connection, "a", 100)
+            [found] = await executor_jobs.owned(connection, "a")
         assert found.job_id == job.id
         return found.registered_at
 

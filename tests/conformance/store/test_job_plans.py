@@ -101,7 +101,8 @@ LOOKED_FOR: Sequence[Work] = (
     jobs.occupied,
     executor_jobs.in_flight,
     partial(executor_jobs.in_flight, group="shop"),
-    partial(executor_jobs.owned, node="a", limit=10),
+    partial(executor_jobs.owned, node="a"),
+    partial(executor_jobs.stopped, job_ids=["a"], since=NOON),
 )
 
 
