@@ -195,26 +195,26 @@ async def _ids(database: Database, **wanted: Any) -> set[str]:
         return {job.id for job in await jobs.page(connection, JobFilter(**wanted), 100)}
 
 
-async def test_pages_have_the_jobs_of_a_group_and_the_parts_of_a_broadcast(database: Database) -> None:
+async def test_pages_have_the_jobs_of_a_group_and_the_shards_of_a_broadcast(database: Database) -> None:
     shop, reports = pending(database, **routed()), pending(database, **routed("reports"))
     queue = pending(database, queue="shop")
     parent = pending(database, **routed(routing="SHARDING_BROADCAST"))
     parts = [pending(database, **routed(parent_id=parent.id, shard_index=n, shard_total=2)) for n in range(2)]
     await inserted(database, shop, reports, queue, parent, *parts)
     ids = {part.id for part in parts}
-    assert await _ids(database, group="shop", parts=False) == {shop.id, parent.id}
+    assert await _ids(database, group="shop", shards=False) == {shop.id, parent.id}
     assert await _ids(database, group="shop") == {shop.id, parent.id, *ids}
     assert await _ids(database, queue="shop") == {queue.id}
     assert await _ids(database, parent_id=parent.id) == ids
     assert await _ids(database, parent_id=shop.id) == set()
-    assert await _ids(database, parts=False) == {shop.id, reports.id, queue.id, parent.id}
+    assert await _ids(database, shards=False) == {shop.id, reports.id, queue.id, parent.id}
 
 
 async def test_a_page_without_parts_is_not_sorted_by_the_database(database: Database) -> None:
     """All jobs without a parent have the same place in the index of parents."""
     await inserted(database, *[pending(database) for _ in range(50)])
     with watched(database) as sent:
-        assert len(await _ids(database, parts=False)) == 50
+        assert len(await _ids(database, shards=False)) == 50
     found = [access for one in sent for access in await accesses(database, one)]
     assert [access.table for access in found] == ["jobs"]
     assert "parent" not in str(found[0].index)

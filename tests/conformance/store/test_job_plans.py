@@ -102,7 +102,6 @@ LOOKED_FOR: Sequence[Work] = (
     executor_jobs.in_flight,
     partial(executor_jobs.in_flight, group="shop"),
     partial(executor_jobs.owned, node="a"),
-    partial(executor_jobs.stopped, job_ids=["a"], since=NOON),
 )
 
 
