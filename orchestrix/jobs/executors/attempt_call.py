@@ -23,6 +23,7 @@ class AttemptCall:
     moves: bool = False
     """Whether another address is to be picked."""
     busy: bool = False
+    """Whether one of `tried` may take it later."""
     taken: bool = False
     next_at: float = 0.0
     denied_at: float | None = None

@@ -266,7 +266,7 @@ class ExecutorCaller:
         call.moves = step is Next.OTHER
         if call.moves:
             call.tried.append(address)
-            call.busy = call.busy or answer is CallAnswer.BUSY
+            call.busy = call.busy or answer in (CallAnswer.BUSY, CallAnswer.NOT_CALLED)
         pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
         call.next_at = clock.monotonic() + pause
 

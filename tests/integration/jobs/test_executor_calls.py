@@ -194,6 +194,15 @@ async def test_failover_tries_each_until_one_takes_it(owner: Owner) -> None:
     assert (await now(owner.database, job)).attempt == 1
 
 
+async def test_one_that_has_no_place_for_a_call_is_tried_again_when_all_others_are_gone(owner: Owner) -> None:
+    owner.executors.answers = [(A, CallAnswer.NOT_CALLED), (B, CallAnswer.NOT_REACHED)]
+    owner.addresses = (A, B)
+    job = await owner.job(routing="FAILOVER")
+    await owner.until(owner.node(), lambda: len(owner.executors.runs) == 3)
+    assert owner.executors.called == owner.executors.stored == [A, B, A]
+    assert (await now(owner.database, job)).attempt == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "state", "error"),
     [(CallAnswer.REFUSED, "FAILED", "ExecutorRefused"), (CallAnswer.NOT_REACHED, "PENDING", "ExecutorNotReached")],
