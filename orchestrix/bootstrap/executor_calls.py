@@ -127,12 +127,8 @@ async def pick_for(tx: Transaction, job: JobRow, *, probe_s: float) -> Sequence[
 
 
 def routing_key(job: JobRow) -> str:
-    """What CONSISTENT_HASH keeps together: the job's own key, else its schedule, else its saga, else itself."""
-    if job.routing_key is not None:
-        return job.routing_key
-    if job.schedule_id is not None:
-        return job.schedule_id
-    return job.id if job.instance_id is None else f"{job.saga}:{job.instance_id}"
+    """What CONSISTENT_HASH keeps together: the job's key, else itself. Jobs of schedules and sagas are made with one."""
+    return job.id if job.routing_key is None else job.routing_key
 
 
 @dataclass(frozen=True, slots=True)

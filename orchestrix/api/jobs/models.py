@@ -90,7 +90,7 @@ class RoutingView(Answer):
     """How the executor of a job is picked."""
 
     strategy: Strategy = Field(examples=["CONSISTENT_HASH"])
-    key: str | None = Field(examples=["customer-17"], description="The key that was asked for.")
+    key: str | None = Field(examples=["customer-17"], description="What is kept together; null: the job alone.")
     address: str | None = Field(examples=[None], description="The executor that was asked for.")
     end: BroadcastEnd | None = Field(examples=[None], description="When a broadcast has succeeded.")
 

@@ -136,8 +136,6 @@ async def test_only_a_denial_says_that_it_has_not_the_attempt(answer: LookupResu
     [
         ({"routing_key": "k", "schedule_id": "s"}, "k"),
         ({"routing_key": ""}, ""),
-        ({"schedule_id": "s", "saga": "order", "instance_id": 7}, "s"),
-        ({"saga": "order", "instance_id": 7}, "order:7"),
         ({"id": "j"}, "j"),
     ],
 )
