@@ -300,9 +300,7 @@ class ExecutorCaller:
         """Asks the executor whether it has the attempt: one that was restarted does not."""
         one = call.attempt
         call.next_at = clock.monotonic() + self._timings.probe
-        async with self._database.read() as connection:
-            job = await jobs.get(connection, one.job_id)
-        if job is None or one.address is None:
+        if (job := await self._job(one)) is None or one.address is None:
             return
         span = call_spans.begin_probe(job, one.address)
         has = await self._client.has(one.address, str(job.executor_group), one.history_id)
@@ -331,10 +329,14 @@ class ExecutorCaller:
         call.next_at = min(call.next_at, clock.monotonic() + CANCEL_INTERVAL_S)
 
     async def _stop_run(self, one: OwnedAttempt, reason: str, *, again: bool = False) -> None:
-        async with self._database.read() as connection:
-            job = await jobs.get(connection, one.job_id)
-        if job is not None and one.address is not None:
+        if (job := await self._job(one)) is not None and one.address is not None:
             await call_spans.cancel(self._client, job, one.address, one.history_id, reason, again=again)
+
+    async def _job(self, one: OwnedAttempt) -> JobRow | None:
+        """The job, without its payload, which can be long."""
+        async with self._database.read() as connection:
+            found = await jobs.of_ids(connection, [one.job_id])
+        return found[0] if found else None
 
     async def _note_heard(self) -> None:
         """Notes all signs of life since the last poll."""
