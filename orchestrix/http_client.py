@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.cookiejar import DefaultCookiePolicy
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -23,6 +22,7 @@ MAX_ANSWER_BYTES: Final = 65536
 """Bytes of an answer that are read; the rest is left."""
 KEPT_S: Final = 2.0
 """Seconds for which a connection is kept without a request: less than servers keep it."""
+_ALWAYS: Final = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "orchestrix"}
 _LEFT: Final = "send_request_headers.started"
 """The end of the vendor's name for the event after which a part of the request may have left."""
 
@@ -65,8 +65,8 @@ class HttpClient:
         self, *, keep_alive: bool = False, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
     ) -> None:
         self._keep_alive, self._tls = keep_alive, tls
-        self._plain: httpx2.AsyncClient | None = None
-        self._secure: httpx2.AsyncClient | None = None
+        self._plain: httpx2.AsyncHTTPTransport | None = None
+        self._secure: httpx2.AsyncHTTPTransport | None = None
         self._making = asyncio.Lock()
 
     async def send(self, request: HttpRequest, timeout_s: float) -> HttpResponse:
@@ -74,10 +74,10 @@ class HttpClient:
 
         Raises `NotSent`, and `NoAnswer` where the request has begun to leave.
         """
-        sending = _Sending(request)
+        sending = _Sending(request, "keep-alive" if self._keep_alive else "close")
         try:
             async with asyncio.timeout(timeout_s):
-                await sending.run(await self._client(request.url))
+                await sending.run(await self._transport(request.url))
         except TimeoutError:
             if sending.answer is None:
                 raise sending.failure(f"no answer within {timeout_s:.3g} s") from None
@@ -89,13 +89,13 @@ class HttpClient:
 
     async def close(self) -> None:
         """Closes what is open; later requests open it again."""
-        clients, self._plain, self._secure = (self._plain, self._secure), None, None
-        for client in clients:
-            if client is not None:
+        transports, self._plain, self._secure = (self._plain, self._secure), None, None
+        for transport in transports:
+            if transport is not None:
                 with suppress(Exception):
-                    await client.aclose()
+                    await transport.aclose()
 
-    async def _client(self, url: str) -> httpx2.AsyncClient:
+    async def _transport(self, url: str) -> httpx2.AsyncHTTPTransport:
         if not url.startswith("https:"):
             self._plain = self._plain or self._made(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
             return self._plain
@@ -104,44 +104,41 @@ class HttpClient:
                 self._secure = self._made(await asyncio.to_thread(self._tls))
             return self._secure
 
-    def _made(self, context: ssl.SSLContext) -> httpx2.AsyncClient:
+    def _made(self, context: ssl.SSLContext) -> httpx2.AsyncHTTPTransport:
+        # Redirects, cookies and authentication are the business of the client above it, and to have none of
+        # them costs time at each request.
         kept = None if self._keep_alive else 0
-        client = httpx2.AsyncClient(
-            verify=context,
-            trust_env=False,
-            follow_redirects=False,
-            timeout=None,  # `send` limits the whole of it
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=KEPT_S),
-            headers={} if self._keep_alive else {"Connection": "close"},
-        )
-        client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
-        return client
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=KEPT_S)
+        return httpx2.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
 
 
 class _Sending:
     """One request under way: whether it has begun to leave, and the answer as soon as its head has come."""
 
-    def __init__(self, request: HttpRequest) -> None:
-        self._request = request
+    def __init__(self, request: HttpRequest, connection: str) -> None:
+        self._request, self._connection = request, connection
         self._left = False
         self.answer: HttpResponse | None = None
 
-    async def run(self, client: httpx2.AsyncClient) -> None:
+    async def run(self, transport: httpx2.AsyncHTTPTransport) -> None:
+        """Sends it, without limits of time."""
         request = self._request
         url, headers, extensions = _connected_to(request)
-        headers |= {"Accept-Encoding": "identity", **request.headers}
+        headers |= {**_ALWAYS, "Connection": self._connection, **request.headers}
         extensions["trace"] = self._note
-        stream = client.stream(
-            request.method, url, content=request.body or None, headers=headers, extensions=extensions
-        )
-        async with stream as response:
+        made = httpx2.Request(request.method, url, content=request.body or None, headers=headers, extensions=extensions)
+        response = await transport.handle_async_request(made)
+        try:
             self.answer = HttpResponse(response.status_code)
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
             body = b""
-            async for part in response.aiter_raw():
+            async for part in response.stream:
                 body = (body + part)[:MAX_ANSWER_BYTES]
                 self.answer = HttpResponse(response.status_code, body)
                 if len(body) == MAX_ANSWER_BYTES:
                     return
+        finally:
+            await response.aclose()
 
     def failure(self, why: str) -> Unavailable:
         return NoAnswer(why) if self._left else NotSent(why)

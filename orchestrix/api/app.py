@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Final
@@ -39,7 +40,8 @@ from orchestrix.resource import Resource
 from orchestrix.saga.catalog import Catalog
 from orchestrix.saga.definition import RESERVED
 
-HEARTBEATS: Final = frozenset({"/api/registry", "/api/registryRemove"})
+OF_EXECUTORS: Final = re.compile(r"/api/registry(?:Remove)?|/jobs/[^/]+/attempts/[^/]+/(?:status|logs)")
+"""The paths of heartbeats, and of reports of attempts."""
 OWN: Final = (
     sagas.catalogue,
     jobs,
@@ -59,24 +61,24 @@ OWN: Final = (
 
 
 class _Api(FastAPI):
-    """Answers heartbeats of executors without FastAPI's own layers: they are most requests, and use none of these.
+    """Answers executors without FastAPI's own layers: theirs are most requests, and use none of these.
 
-    `heartbeats` answers them with the same middleware, routes and handlers of errors. Middleware that a user has added
-    sees all requests.
+    `of_executors` answers them with the same middleware, routes and handlers of errors. Middleware that a user has
+    added sees all requests.
     """
 
-    heartbeats: ASGIApp | None = None
+    of_executors: ASGIApp | None = None
     own_middleware = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (
-            self.heartbeats is not None
+            self.of_executors is not None
             and scope["type"] == "http"
-            and scope["path"] in HEARTBEATS
+            and OF_EXECUTORS.fullmatch(scope["path"])
             and len(self.user_middleware) == self.own_middleware
         ):
             scope["app"] = self
-            await self.heartbeats(scope, receive, send)
+            await self.of_executors(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
@@ -107,9 +109,9 @@ def build(context: ApiContext) -> FastAPI:
         app.add_middleware(CrossOrigin, origins=context.guard.origins)
 
     if not context.guard.origins:
-        routes = [route for route in app.router.routes if getattr(route, "path", None) in HEARTBEATS]
+        routes = [route for route in app.router.routes if OF_EXECUTORS.fullmatch(getattr(route, "path", ""))]
         handling = ExceptionMiddleware(Router(routes, redirect_slashes=False), handlers=app.exception_handlers)
-        app.heartbeats = ApiMiddleware(handling, guard=context.guard)
+        app.of_executors = ApiMiddleware(handling, guard=context.guard)
     app.own_middleware = len(app.user_middleware)
 
     @cache

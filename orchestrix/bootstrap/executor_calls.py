@@ -127,7 +127,7 @@ async def pick_for(tx: Transaction, job: JobRow, *, probe_s: float) -> Sequence[
 
 
 def routing_key(job: JobRow) -> str:
-    """What CONSISTENT_HASH keeps together: the job's key, else itself; those of schedules and sagas are made with one."""
+    """What CONSISTENT_HASH keeps together: the job's key, else itself; schedules and sagas give one."""
     return job.id if job.routing_key is None else job.routing_key
 
 

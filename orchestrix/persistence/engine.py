@@ -76,7 +76,12 @@ class Transaction(Connection):
 
     def __init__(self, database: Database, connection: AsyncConnection) -> None:
         super().__init__(database, connection)
+        self._before: list[Callable[[], Awaitable[None]]] = []
         self._then: list[Callable[[], None]] = []
+
+    def before_commit(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Calls `call` at the end of this transaction, for what is written once for all that happened in it."""
+        self._before.append(call)
 
     def then(self, call: Callable[[], None]) -> None:
         """Calls `call` once this is committed. Only for what may be lost: the process can die in between."""
@@ -105,6 +110,8 @@ class Transaction(Connection):
         """
         if self._broken is not None:
             raise self._broken
+        for write in self._before:
+            await write()
         try:
             await _to_the_end(self._commit())
         except Exception as error:

@@ -64,6 +64,7 @@ class AddressCheck:
         self._admissions: OrderedDict[str, _Admission] = OrderedDict()
         self._nodes: set[Listener] = set()
         self._nodes_until = 0.0
+        self._reading = asyncio.Lock()
 
     async def admit(self, address: ExecutorAddress) -> None:
         """Returns if the address may be called, or might when its name could last be resolved. Raises
@@ -133,7 +134,10 @@ class AddressCheck:
     async def _read_nodes(self) -> None:
         if clock.monotonic() < self._nodes_until:
             return
-        async with self._database.read() as connection:
-            since = connection.now() - timedelta(seconds=NODE_SEEN_S)
-            self._nodes = await listeners.living(connection, since)
-        self._nodes_until = clock.monotonic() + NODES_FRESH_S
+        async with self._reading:
+            if clock.monotonic() < self._nodes_until:
+                return  # read for another call meanwhile
+            async with self._database.read() as connection:
+                since = connection.now() - timedelta(seconds=NODE_SEEN_S)
+                self._nodes = await listeners.living(connection, since)
+            self._nodes_until = clock.monotonic() + NODES_FRESH_S

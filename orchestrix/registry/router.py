@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from orchestrix import clock
 from orchestrix.domain.registry.routing import Candidate, NoExecutors, Pick, Picker, Strategy, UnknownExecutor
@@ -47,8 +48,7 @@ class ExecutorRouter:
         Raises `NotFound` if the app has no group, `NoExecutors` if that has no addresses, `UnknownExecutor` if none has
         the named address, and `Unavailable`.
         """
-        rotates = request.strategy is Strategy.ROUND_ROBIN
-        found, turn = await self._database.run(lambda tx: _read(tx, app, request, self._seen_by(), lock=rotates))
+        found, turn = await self._database.run(lambda tx: _taken(tx, app, request, self._seen_by()))
         picker = Picker(request.strategy, found)
         if request.count is None:
             return [_picked(picker, request, request.key, turn)]
@@ -63,31 +63,75 @@ class ExecutorRouter:
         return picks
 
 
+@dataclass(slots=True)
+class _Readings:
+    """What the picks of one transaction have read, and how many turns they have taken of each group."""
+
+    found: dict[tuple[str, Strategy, str | None, SuspicionView], tuple[Sequence[Candidate], int]] = field(
+        default_factory=dict
+    )
+    turns: dict[str, int] = field(default_factory=dict)
+
+
+_readings: Final[WeakKeyDictionary[Transaction, _Readings]] = WeakKeyDictionary()
+
+
 async def pick_in(tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView = CONFIRMED) -> Pick:
     """One pick, of which ROUND_ROBIN moves the group's turn in this transaction. Raises as `ExecutorRouter.route`.
 
-    With LEAST_LOADED the group is locked until the transaction ends: the next pick sees the job that this one is for.
+    Many picks in one transaction read a group once, and store its turn once, at the end. With LEAST_LOADED the group is
+    locked until then, and what is in flight is read each time: the next pick sees the job that this one is for.
     """
-    lock = request.strategy in (Strategy.ROUND_ROBIN, Strategy.LEAST_LOADED)
-    found, turn = await _read(tx, app, replace(request, count=None), seen_by, lock=lock)
-    return _picked(Picker(request.strategy, found), request, request.key, turn)
+    strategy = request.strategy
+    readings = _readings.setdefault(tx, _Readings())
+    key = app, strategy, request.address, seen_by
+    if key not in readings.found:
+        lock = strategy in (Strategy.ROUND_ROBIN, Strategy.LEAST_LOADED)
+        readings.found[key] = await _read(tx, app, request, seen_by, lock=lock)
+    found, turn = readings.found[key]
+    if strategy is Strategy.LEAST_LOADED:
+        found = await _with_load(tx, app, found)
+    if strategy is Strategy.ROUND_ROBIN and found:
+        if not readings.turns:
+            tx.before_commit(lambda: _store_turns(tx, readings))
+        turn += readings.turns.setdefault(app, 0)
+        readings.turns[app] += 1
+    return _picked(Picker(strategy, found), request, request.key, turn)
+
+
+async def _store_turns(tx: Transaction, readings: _Readings) -> None:
+    for app, count in sorted(readings.turns.items()):
+        await groups.take_turns(tx, app, count)
+
+
+async def _taken(
+    tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView
+) -> tuple[Sequence[Candidate], int]:
+    """The candidates, and the first turn, which with those that follow it is taken in this transaction."""
+    rotates = request.strategy is Strategy.ROUND_ROBIN
+    found, turn = await _read(tx, app, request, seen_by, lock=rotates)
+    if rotates and found:
+        await groups.take_turns(tx, app, 1 if request.count is None else request.count)
+    if request.strategy is Strategy.LEAST_LOADED:
+        found = await _with_load(tx, app, found)
+    return found, turn
 
 
 async def _read(
     tx: Transaction, app: str, request: RouteRequest, seen_by: SuspicionView, *, lock: bool
 ) -> tuple[Sequence[Candidate], int]:
-    """The candidates, and the first turn, which with those that follow it is taken in this transaction."""
+    """The candidates, and the group's next turn."""
     group = await (groups.lock if lock else groups.get)(tx, app)
     if group is None:
         raise NotFound(f"{app!r} has no executor group: make one with `orchestrix registry set {quote(app)} --auto`")
     await _refuse_drained(tx, group, request)
-    found = await suspects.marked(tx, app, await candidates(tx, group), seen_by)
-    if request.strategy is Strategy.ROUND_ROBIN and found:
-        await groups.take_turns(tx, app, 1 if request.count is None else request.count)
-    if request.strategy is Strategy.LEAST_LOADED:
-        counts = await executor_jobs.in_flight(tx, app)
-        found = [replace(one, in_flight=counts[app, one.address]) for one in found]
-    return found, group.turn
+    return await suspects.marked(tx, app, await candidates(tx, group), seen_by), group.turn
+
+
+async def _with_load(tx: Transaction, app: str, found: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The same candidates, with what each has in flight."""
+    counts = await executor_jobs.in_flight(tx, app)
+    return [replace(one, in_flight=counts[app, one.address]) for one in found]
 
 
 def _picked(picker: Picker, request: RouteRequest, key: str, turn: int) -> Pick:

@@ -36,7 +36,8 @@ class OwnedAttempt:
 
 
 async def owned(connection: Connection, node: str) -> list[OwnedAttempt]:
-    """The live attempts of jobs for groups that a node owns, those that were not called first.
+    """The live attempts of jobs for groups that a node owns: those that were not called yet first, then those that were
+    called longest ago.
 
     All of them: one that was left out would neither be called nor followed.
     """
@@ -59,8 +60,8 @@ async def owned(connection: Connection, node: str) -> list[OwnedAttempt]:
         job_registry.c.registry_value == table.address,
     )
     query = select(*shown).select_from(jobs.outerjoin(job_registry, registered))
-    found = await connection.execute(query.where(*mine))
-    return sorted((OwnedAttempt(*row) for row in found), key=lambda one: (one.called_at is not None, one.job_id))
+    by = table.called_at.is_not(None), table.called_at, table.id
+    return [OwnedAttempt(*row) for row in await connection.execute(query.where(*mine).order_by(*by))]
 
 
 async def stopped(connection: Connection, job_ids: Collection[str], since: datetime) -> list[JobAttempt]:

@@ -264,6 +264,18 @@ async def test_a_node_finds_its_own_attempts_for_groups(database: Database) -> N
         assert await executor_jobs.owned(connection, "c") == []
 
 
+async def test_what_was_not_called_yet_is_found_before_all_that_runs(database: Database) -> None:
+    called_jobs = []
+    for number in range(3):
+        job, attempt = await at_work(database, "a")
+        assert await given(database, "a", attempt, f"http://a:{number + 1}") is not None
+        called_jobs.append(job.id)
+    new, _ = await at_work(database, "a")
+    async with database.read() as connection:
+        found = [one.job_id for one in await executor_jobs.owned(connection, "a")]
+    assert found == [new.id, *called_jobs]
+
+
 async def test_the_address_is_stored_in_the_job_and_in_its_attempt_before_the_call(database: Database) -> None:
     job, attempt = await at_work(database, "a")
     assert await given(database, "a", attempt, "http://a:1") is not None

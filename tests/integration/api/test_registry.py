@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 from urllib.parse import quote
+from uuid import UUID
 
 import httpx
 import pytest
@@ -930,7 +931,15 @@ async def test_the_examples_of_bodies_fit_their_schemas_and_are_accepted(world: 
             Draft202012Validator({**api, **answered["schema"]}).validate(answered["example"])
 
 
-async def test_middleware_that_a_user_adds_sees_heartbeats_too(world: World) -> None:
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/registry", 422),
+        (f"/jobs/{UUID(int=1)}/attempts/{UUID(int=2)}/status", 401),
+        (f"/jobs/{UUID(int=1)}/attempts/{UUID(int=2)}/logs", 401),
+    ],
+)
+async def test_middleware_that_a_user_adds_sees_what_executors_send_too(world: World, path: str, status: int) -> None:
     """They take a shorter way only while nobody else has to see them."""
     seen: list[str] = []
 
@@ -946,5 +955,5 @@ async def test_middleware_that_a_user_adds_sees_heartbeats_too(world: World) -> 
     app.add_middleware(Watching)
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        answer = await client.post("/api/registry", json={})
-    assert (answer.status_code, seen) == (422, ["/api/registry"])
+        answer = await client.post(path, json={})
+    assert (answer.status_code, seen) == (status, [path])

@@ -137,3 +137,19 @@ async def test_a_pick_in_a_transaction_takes_a_turn_if_that_commits(database: Da
     with pytest.raises(UnknownExecutor):
         await database.run(lambda tx: pick_in(tx, SHOP, RouteRequest(Strategy.ADDRESS, address="x")))
     assert (await listed(database)).turn == 3
+
+
+async def test_many_picks_in_a_transaction_read_the_group_once_and_store_its_turn_once(database: Database) -> None:
+    await group_of(database, [ONE, TWO])
+    request = RouteRequest(Strategy.ROUND_ROBIN)
+
+    async def picks(count: int) -> list[str]:
+        async with database.begin() as tx:
+            return [(await pick_in(tx, SHOP, request)).addresses[0] for _ in range(count)]
+
+    with watched(database) as one:
+        assert await picks(1) == [ONE]
+    with watched(database) as many:
+        assert await picks(9) == [TWO, ONE] * 4 + [TWO]
+    assert len(many.statements) == len(one.statements)
+    assert (await listed(database)).turn == 10
