@@ -194,6 +194,33 @@ async def test_failover_tries_each_until_one_takes_it(owner: Owner) -> None:
     assert (await now(owner.database, job)).attempt == 1
 
 
+async def test_where_all_were_busy_it_waits_though_the_transaction_is_repeated(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner.executors.answers, owner.addresses = [(A, CallAnswer.BUSY)], (A,)
+    busy, node = await owner.job(routing="FAILOVER"), owner.node()
+    await node.run_once()
+    await eventually(lambda: len(owner.executors.runs) == 1, deadline=10.0)
+    await settled(node)
+    [call] = node._calls.values()
+    call.next_at = 0.0
+    other = await owner.job(routing="FAILOVER")
+    give, repeated = executor_jobs.give, list[bool]()
+
+    async def contended(tx: Transaction, given: Sequence[tuple[JobRow, JobRow]]) -> None:
+        if not repeated:
+            repeated.append(True)
+            raise Contention("locked by another transaction")
+        await give(tx, given)
+
+    monkeypatch.setattr(executor_jobs, "give", contended)
+    await node.run_once()
+    await eventually(lambda: len(owner.executors.runs) == 2, deadline=10.0)
+    await settled(node)
+    await node.stop()
+    assert [run.job_id for run in owner.executors.runs] == [busy.id, other.id]
+
+
 async def test_one_that_has_no_place_for_a_call_is_tried_again_when_all_others_are_gone(owner: Owner) -> None:
     owner.executors.answers = [(A, CallAnswer.NOT_CALLED), (B, CallAnswer.NOT_REACHED)]
     owner.addresses = (A, B)
