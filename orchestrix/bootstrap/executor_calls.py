@@ -19,6 +19,7 @@ from orchestrix.registry.executor_client import (
     Busy,
     ExecutorClient,
     LookupResult,
+    NotCalled,
     NotReached,
     Refused,
     RunResult,
@@ -74,6 +75,8 @@ class RegistryExecutors:
             log.debug("the executor at %s was not asked to stop job %s: %s", address, job_id, answer.reason)
 
     def _note(self, group: str, address: str, answer: RunResult | LookupResult) -> None:
+        if isinstance(answer, NotCalled):  # that says nothing of the executor
+            return
         notify = self.on_silence if isinstance(answer, (Unknown, NotReached)) else self.on_answer
         notify(group, address)
 
@@ -105,6 +108,8 @@ def call_result(result: RunResult) -> CallResult:
             return CallResult(CallAnswer.BUSY, result.reason, result.status)
         case Refused():
             return CallResult(CallAnswer.REFUSED, result.reason, result.status)
+        case NotCalled():
+            return CallResult(CallAnswer.NOT_CALLED, result.reason)
         case NotReached():
             return CallResult(CallAnswer.NOT_REACHED, result.reason)
         case _:
@@ -122,12 +127,8 @@ async def pick_for(tx: Transaction, job: JobRow, *, probe_s: float) -> Sequence[
 
 
 def routing_key(job: JobRow) -> str:
-    """What CONSISTENT_HASH keeps together: the job's own key, else its schedule, else its saga, else itself."""
-    if job.routing_key is not None:
-        return job.routing_key
-    if job.schedule_id is not None:
-        return job.schedule_id
-    return job.id if job.instance_id is None else f"{job.saga}:{job.instance_id}"
+    """What CONSISTENT_HASH keeps together: the job's key, else itself; schedules and sagas give one."""
+    return job.id if job.routing_key is None else job.routing_key
 
 
 @dataclass(frozen=True, slots=True)

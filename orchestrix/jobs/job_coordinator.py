@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -133,7 +133,7 @@ class JobCoordinator:
             database, self.owned_jobs, node, dependencies.control, interval_s=tuned.reconcile
         )
         caller = self._caller = self._executor_caller()
-        on_taken = caller.wake if caller is not None else _nothing
+        on_taken = caller.taken if caller is not None else _nothing
         self.handoff_subscriber = JobHandoffSubscriber(database, control, self.owned_jobs, node, on_taken)
         acks = JobHandoffAckListener(control, node)
         limits = HandoffLimits(tuned.handoff_ack, tuned.handoff_retries, tuned.handoff_hard)
@@ -292,7 +292,7 @@ class JobCoordinator:
         )
 
 
-def _nothing() -> None:
+def _nothing(job_ids: Collection[str]) -> None:
     """There is no listener."""
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Literal, TypeAlias
@@ -73,9 +73,20 @@ class NotReached:
     may_change: bool = True
 
 
-RunResult: TypeAlias = Taken | Busy | Refused | Unknown | NotReached
+@dataclass(frozen=True, slots=True)
+class NotCalled:
+    """Nothing was sent: other calls to it, or of this node, have had no answer for as long as a call may take."""
+
+    reason: str
+
+
+RunResult: TypeAlias = Taken | Busy | Refused | Unknown | NotReached | NotCalled
 LookupResult: TypeAlias = Literal["held", "denied"] | Unknown | NotReached
 """What an executor says of an attempt: that it has it, or that it does not know it."""
+
+
+class NoPlaceError(Exception):
+    """A call had no place in time."""
 
 
 class CallLimits:
@@ -89,12 +100,18 @@ class CallLimits:
         self._addresses: dict[str, tuple[asyncio.Semaphore, int]] = {}
 
     @asynccontextmanager
-    async def slot(self, address: str) -> AsyncIterator[None]:
-        """A place for a call to the address in the block."""
+    async def slot(self, address: str, wait_s: float | None = None) -> AsyncIterator[None]:
+        """A place for a call to the address in the block. Raises `NoPlaceError` after `wait_s` seconds without one."""
         gate, users = self._addresses.get(address) or (asyncio.Semaphore(self._of_address), 0)
         self._addresses[address] = gate, users + 1
         try:
-            async with gate, self._all:
+            async with AsyncExitStack() as places:
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await places.enter_async_context(gate)
+                        await places.enter_async_context(self._all)
+                except TimeoutError:
+                    raise NoPlaceError from None
                 yield
         finally:
             users = self._addresses[address][1] - 1
@@ -126,9 +143,13 @@ class ExecutorClient:
     ) -> RunResult:
         """Asks it to run an attempt; `fields` are the body, `trace` the headers of the trace context.
 
-        The same attempt may be asked for again, at the same address: it runs once.
+        The same attempt may be asked for again, at the same address: it runs once. One that hangs keeps no call waiting
+        for longer than one may take, so that attempts which it has not got can be given to others.
         """
-        answer = await self._call(app, address, "POST", "/run", dump(fields), trace)
+        try:
+            answer = await self._call(app, address, "POST", "/run", dump(fields), trace, self._timeout_s)
+        except NoPlaceError:
+            return NotCalled(f"other calls to {address} have had no answer for {self._timeout_s:g} s")
         if not isinstance(answer, HttpResponse):
             return answer
         status = answer.status
@@ -186,8 +207,9 @@ class ExecutorClient:
         path: str,
         body: bytes,
         trace: Mapping[str, str] | None,
+        wait_s: float | None = None,
     ) -> HttpResponse | Unknown | NotReached:
-        async with self._limits.slot(str(address)):
+        async with self._limits.slot(str(address), wait_s):
             try:
                 async with asyncio.timeout(self._timeout_s):
                     ips = await self._judge(address)

@@ -62,7 +62,7 @@ class JobQuery(Paging):
     group: NameText | None = Field(None, description="Only those for the executors of this app.")
     parent_id: Text | None = Field(
         None,
-        description="Only the parts of this broadcast. Without it, a list shows broadcasts and none of their parts.",
+        description="Only the shards of this broadcast. Without it, a list shows broadcasts and none of their shards.",
     )
     handler: Text | None = Field(None, description="Only those of this handler.")
     created_by: NameText | None = Field(None, description="Only what this person asked for.")
@@ -90,7 +90,7 @@ class RoutingView(Answer):
     """How the executor of a job is picked."""
 
     strategy: Strategy = Field(examples=["CONSISTENT_HASH"])
-    key: str | None = Field(examples=["customer-17"], description="The key that was asked for.")
+    key: str | None = Field(examples=["customer-17"], description="What is kept together; null: the job alone.")
     address: str | None = Field(examples=[None], description="The executor that was asked for.")
     end: BroadcastEnd | None = Field(examples=[None], description="When a broadcast has succeeded.")
 
@@ -101,16 +101,16 @@ class RoutingView(Answer):
         return None if routing is None else cls.of(routing)
 
 
-class PartsView(Answer):
-    """How many parts a broadcast has."""
+class ShardCounts(Answer):
+    """How many shards a broadcast has."""
 
     total: int = Field(examples=[3])
     left: int = Field(examples=[1], description="How many have not ended.")
     failed: int = Field(examples=[0], description="How many have ended without success.")
 
     @classmethod
-    def made(cls, job: JobRow) -> PartsView | None:
-        """Those of the job, if it is a broadcast whose parts were made."""
+    def made(cls, job: JobRow) -> ShardCounts | None:
+        """Those of the job, if it is a broadcast that was fired."""
         if not job.has_children:
             return None
         return cls(total=job.children_total or 0, left=job.children_left or 0, failed=job.children_failed or 0)
@@ -129,11 +129,11 @@ class JobSummary(Answer):
     )
     address: str | None = Field(examples=[None], description="The executor that its present or last attempt is for.")
     called_at: OptionalTime = Field(examples=[None], description="When that executor was given the attempt.")
-    parent_id: OptionalId = Field(examples=[None], description="The broadcast that it is a part of.")
-    shard_index: int | None = Field(examples=[None], description="Of a part of a broadcast: the index of its shard.")
-    shard_total: int | None = Field(examples=[None], description="Of a part of a broadcast: how many shards there are.")
-    children: PartsView | None = Field(
-        examples=[None], description="Of a broadcast: its parts. Null before they are made."
+    parent_id: OptionalId = Field(examples=[None], description="The broadcast that it is a shard of.")
+    shard_index: int | None = Field(examples=[None], description="Of a shard of a broadcast: its index.")
+    shard_total: int | None = Field(examples=[None], description="Of a shard of a broadcast: how many there are.")
+    children: ShardCounts | None = Field(
+        examples=[None], description="Of a broadcast: its shards. Null before they are made."
     )
     handler: str = Field(examples=["monthly"])
     state: State = Field(examples=["RUNNING"])
@@ -181,7 +181,7 @@ class JobSummary(Answer):
             "progress": progress,
             "trace_id": trace_id_of(job.traceparent),
             "routing": RoutingView.made({name: getattr(job, name) for name in TARGET_COLUMNS}),
-            "children": PartsView.made(job),
+            "children": ShardCounts.made(job),
             **more,
         }
         return cls.of(job, logs_complete=done, log_cut=bool(job.log_cut), **more)

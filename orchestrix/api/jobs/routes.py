@@ -128,7 +128,7 @@ async def submit_job(call: Call, new: NewJob) -> JobBody | Response:
 async def list_jobs(call: Call, query: JobQuery) -> JobPage:
     """List jobs.
 
-    The newest first. Each with what it waits for, if it does not continue though it should. Parts of broadcasts are
+    The newest first. Each with what it waits for, if it does not continue though it should. Shards of broadcasts are
     shown only with their `parentId`.
     """
     wanted = JobFilter(
@@ -136,7 +136,7 @@ async def list_jobs(call: Call, query: JobQuery) -> JobPage:
         queue=query.queue,
         group=query.group,
         parent_id=query.parent_id,
-        parts=query.parent_id is not None,
+        shards=query.parent_id is not None,
         handler=query.handler,
         created_by=query.created_by,
         schedule_id=query.schedule_id,

@@ -27,6 +27,8 @@ class CallAnswer(Enum):
     """It will never take it."""
     UNKNOWN = "unknown"
     """It may have taken it: the connection was lost, or the answer is late."""
+    NOT_CALLED = "not called"
+    """It surely has not got this call: it waited for too long behind others without an answer."""
     NOT_REACHED = "not reached"
     """No connection was made, so it surely has not taken it by this call."""
 
@@ -74,6 +76,8 @@ def next_step(strategy: str, state: CallState, answer: CallAnswer) -> Next:
             return Next.SAME
         case CallAnswer.BUSY:
             return Next.OTHER
+        case CallAnswer.NOT_CALLED:
+            return Next.SAME if state.unsure else Next.OTHER
         case CallAnswer.NOT_REACHED:
             if state.unsure:
                 return Next.SAME

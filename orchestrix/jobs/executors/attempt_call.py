@@ -17,13 +17,17 @@ class AttemptCall:
 
     attempt: OwnedAttempt
     state: CallState
+    since: float
+    """When this process began to follow it, on the monotonic clock."""
     tried: list[str] = field(default_factory=list)
     moves: bool = False
     """Whether another address is to be picked."""
     busy: bool = False
+    """Whether one of `tried` may take it later."""
     taken: bool = False
     next_at: float = 0.0
-    denied: bool = False
+    denied_at: float | None = None
+    """When its executor said that it does not have it, if it has not said anything else since."""
     cancelled: bool = False
     """Whether the executor was asked once to stop."""
     ended: bool = False

@@ -80,9 +80,14 @@ class CallAssigner:
         found = rules.candidate(addresses, call.tried)
         if found is not None or not call.busy:
             return found or rules.not_reached(call.tried, "none could be reached")
-        call.tried, call.busy = [], False
-        call.next_at = clock.monotonic() + rules.pause_s(call.state.calls)
+        tx.then(partial(_begin_again, call))
         return None
+
+
+def _begin_again(call: AttemptCall) -> None:
+    """All have been tried, and one may take it later: not before the commit, for the transaction may be repeated."""
+    call.tried, call.busy = [], False
+    call.next_at = clock.monotonic() + rules.pause_s(call.state.calls)
 
 
 def _source(job: JobRow) -> str:

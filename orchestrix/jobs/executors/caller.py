@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -14,7 +14,7 @@ from orchestrix.domain.jobs import DISPATCHED, AttemptEnding, JobRow, JobTransit
 from orchestrix.domain.registry import executor_calls as rules
 from orchestrix.domain.registry.callbacks import callbacks_for
 from orchestrix.domain.registry.executor_calls import CallAnswer, CallState, Next
-from orchestrix.errors import ConflictError, RetryableError
+from orchestrix.errors import ConflictError, Contention, RetryableError
 from orchestrix.jobs import spans, step_results
 from orchestrix.jobs.broadcasts.routing import for_children
 from orchestrix.jobs.executors import call_spans
@@ -38,7 +38,6 @@ STALL_S: Final = 5.0
 CANCEL_INTERVAL_S: Final = 10.0
 DENIAL_INTERVAL_S: Final = 2.0
 """Seconds after which an executor is asked again that denies an attempt: its last report may not be stored yet."""
-ATTEMPTS_LIMIT: Final = 2000
 CALLS_PER_TRANSACTION: Final = 50
 """Attempts whose executors are picked together."""
 CALLS_AT_ONCE: Final = 200
@@ -86,6 +85,8 @@ class ExecutorCaller:
         """Whether there are attempts that are due, and wait for others to be called."""
         self._key: bytes | None = None
         self._listening_since = self._polled_at = clock.monotonic()
+        self._taken: set[str] = set()
+        """Jobs that this node has just begun to own."""
         self._ended = EndedAttempts(database, calls.client)
         self._wake = wake or WakeSignal()
         self._loop = Loop("executor calls", self._round)
@@ -97,6 +98,13 @@ class ExecutorCaller:
 
     def wake(self) -> None:
         """This node may own an attempt that is not called yet, or that is to be stopped."""
+        self._wake.set()
+
+    def taken(self, job_ids: Collection[str]) -> None:
+        """This node has become the owner of jobs for groups. Those with these ids had another one before, which may
+        have gone before it could stop an executor.
+        """
+        self._taken.update(job_ids)
         self._wake.set()
 
     async def start(self) -> None:
@@ -122,7 +130,7 @@ class ExecutorCaller:
         """Polls once, and begins what is to be done."""
         await self._note_heard()
         async with self._database.read() as connection:
-            found = await executor_jobs.owned(connection, self._node, ATTEMPTS_LIMIT)
+            found = await executor_jobs.owned(connection, self._node)
         now = clock.monotonic()
         if now - self._polled_at > STALL_S or not self._listens():  # while the database was away, nothing was noted
             self._listening_since = now
@@ -130,11 +138,12 @@ class ExecutorCaller:
         current = {(one.history_id, one.owner_epoch): one for one in found}
         gone = [call for key, call in self._calls.items() if key not in current and call.task is None]
         await self._ended.stop_executors([call.attempt.history_id for call in gone if not call.ended])
+        await self._stop_left()
         self._calls = {key: call for key, call in self._calls.items() if key in current or call.task is not None}
         due: list[AttemptCall] = []
         for key, one in current.items():
             # What was called before this process knew of it may have been taken.
-            call = self._calls.setdefault(key, AttemptCall(one, CallState(unsure=one.address is not None)))
+            call = self._calls.setdefault(key, AttemptCall(one, CallState(unsure=one.address is not None), now))
             call.follow(one)
             if call.task is not None or (work := self._next(call, now)) is None:
                 continue
@@ -148,7 +157,8 @@ class ExecutorCaller:
         """What is to be done for an attempt now."""
         one = call.attempt
         heard = one.heard_at, one.called_at
-        if rules.is_silent(heard, self._database.now(), now - self._listening_since, self._timings.dead):
+        listened_s = now - max(self._listening_since, call.since)
+        if rules.is_silent(heard, self._database.now(), listened_s, self._timings.dead):
             silent = rules.lost(str(one.address), f"has sent nothing for {self._timings.dead:g} s")
             return partial(self._end, call, silent)
         if one.cancel_reason is not None and not call.cancelled:
@@ -166,6 +176,9 @@ class ExecutorCaller:
         except (RetryableError, ConflictError) as error:
             log.debug("executor call for job %s deferred: %s", call.attempt.job_id, error)
             call.next_at = clock.monotonic() + POLL_INTERVAL_S
+        except Exception as error:
+            log.error("an executor call for job %s failed", call.attempt.job_id, exc_info=error)
+            call.next_at = clock.monotonic() + self._timings.probe
         finally:
             call.task = None
             if call.moves and call.next_at <= clock.monotonic():  # the next executor need not wait for a poll
@@ -253,7 +266,7 @@ class ExecutorCaller:
         call.moves = step is Next.OTHER
         if call.moves:
             call.tried.append(address)
-            call.busy = call.busy or answer is CallAnswer.BUSY
+            call.busy = call.busy or answer in (CallAnswer.BUSY, CallAnswer.NOT_CALLED)
         pause = 0.0 if answer is CallAnswer.NOT_REACHED and call.moves else rules.pause_s(call.state.calls)
         call.next_at = clock.monotonic() + pause
 
@@ -287,9 +300,7 @@ class ExecutorCaller:
         """Asks the executor whether it has the attempt: one that was restarted does not."""
         one = call.attempt
         call.next_at = clock.monotonic() + self._timings.probe
-        async with self._database.read() as connection:
-            job = await jobs.get(connection, one.job_id)
-        if job is None or one.address is None:
+        if (job := await self._job(one)) is None or one.address is None:
             return
         span = call_spans.begin_probe(job, one.address)
         has = await self._client.has(one.address, str(job.executor_group), one.history_id)
@@ -298,11 +309,17 @@ class ExecutorCaller:
         if has:
             self._heard.add(one.history_id)
             await self._consume(one.job_id, one.owner_epoch)
-        elif has is False and call.denied:
+        elif has is False and self._has_listened_since(call.denied_at):
             await self._end(call, rules.lost(one.address, "does not have this attempt: it was restarted"))
         elif has is False:
             call.next_at = clock.monotonic() + DENIAL_INTERVAL_S
-        call.denied = has is False
+        call.denied_at = clock.monotonic() if has is False else None
+
+    def _has_listened_since(self, at: float | None) -> bool:
+        """Whether what had been reported before then would have been read. It may wait in a queue while this node has
+        no connection to the broker.
+        """
+        return at is not None and self._listens() and self._listening_since <= at
 
     async def _cancel(self, call: AttemptCall, reason: str) -> None:
         """Asks it to stop, and whether it still has the attempt: one that was restarted takes the request, too."""
@@ -312,10 +329,14 @@ class ExecutorCaller:
         call.next_at = min(call.next_at, clock.monotonic() + CANCEL_INTERVAL_S)
 
     async def _stop_run(self, one: OwnedAttempt, reason: str, *, again: bool = False) -> None:
-        async with self._database.read() as connection:
-            job = await jobs.get(connection, one.job_id)
-        if job is not None and one.address is not None:
+        if (job := await self._job(one)) is not None and one.address is not None:
             await call_spans.cancel(self._client, job, one.address, one.history_id, reason, again=again)
+
+    async def _job(self, one: OwnedAttempt) -> JobRow | None:
+        """The job, without its payload, which can be long."""
+        async with self._database.read() as connection:
+            found = await jobs.of_ids(connection, [one.job_id])
+        return found[0] if found else None
 
     async def _note_heard(self) -> None:
         """Notes all signs of life since the last poll."""
@@ -324,9 +345,18 @@ class ExecutorCaller:
             return
         now = self._database.now()
         try:
-            await self._database.run(lambda tx: executor_jobs.heard(tx, sorted(noted), now))
-        except BaseException:
+            await self._database.run(lambda tx: executor_jobs.heard(tx, sorted(noted), now), attempts=1)
+        except BaseException as error:
             self._heard |= noted
+            if not isinstance(error, Contention):  # one that is locked for long keeps no other waiting
+                raise
+
+    async def _stop_left(self) -> None:
+        taken, self._taken = self._taken, set()
+        try:
+            await self._ended.stop_left(taken)
+        except BaseException:
+            self._taken |= taken
             raise
 
     async def _end(self, call: AttemptCall, ending: AttemptEnding) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
+from typing import Final
 
 from orchestrix.domain.jobs import CANCELLED, LOST, TIMED_OUT, JobAttempt, JobRow
 from orchestrix.jobs.executors import call_spans
 from orchestrix.jobs.executors.port import ExecutorCallPort
-from orchestrix.persistence.engine import Database
-from orchestrix.persistence.jobs import jobs
+from orchestrix.persistence.engine import Connection, Database
+from orchestrix.persistence.jobs import executor_jobs, jobs
+
+LEFT: Final = timedelta(minutes=10)
+"""How long ago an attempt may have ended whose executor a new owner asks to stop."""
 
 
 class EndedAttempts:
-    """Asks the executors of ended attempts to stop, once each: what is lost is repeated in the answers to reports."""
+    """Asks the executors of ended attempts to stop, once each by every owner of the job. What is lost is repeated in
+    the answers to reports.
+    """
 
     def __init__(self, database: Database, client: ExecutorCallPort) -> None:
         self._database, self._client = database, client
@@ -25,8 +32,21 @@ class EndedAttempts:
             return
         async with self._database.read() as connection:
             found = (await jobs.histories(connection, history_ids)).values()
-            ended = [one for one in found if one.address is not None and _ended_by_others(one)]
-            of = {job.id: job for job in await jobs.of_ids(connection, [one.job_id for one in ended])}
+            await self._stop(connection, found)
+
+    async def stop_left(self, job_ids: Collection[str]) -> None:
+        """The same for what has ended lately of jobs that this node has just taken: the owner before may have gone
+        before it could say so. Raises `Unavailable`.
+        """
+        if not job_ids:
+            return
+        async with self._database.read() as connection:
+            found = await executor_jobs.stopped(connection, job_ids, connection.now() - LEFT)
+            await self._stop(connection, found)
+
+    async def _stop(self, connection: Connection, found: Iterable[JobAttempt]) -> None:
+        ended = [one for one in found if one.address is not None and _ended_by_others(one)]
+        of = {job.id: job for job in await jobs.of_ids(connection, [one.job_id for one in ended])}
         for one in ended:
             if (job := of.get(one.job_id)) is not None:
                 task = asyncio.create_task(self._cancel(job, one), name=f"stop of job {one.job_id}")

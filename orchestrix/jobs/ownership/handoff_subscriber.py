@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -109,7 +109,7 @@ class JobHandoffSubscriber:
     """Takes new jobs, and those that other nodes hand off: stores itself as the owner, consumes, then answers.
 
     Taking is a compare-and-set, so that of two nodes that receive the same job one becomes the owner. `on_taken` is
-    called when jobs may have been taken.
+    called where some are for groups, with those of them that had another owner before.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class JobHandoffSubscriber:
         broker: Broker,
         owned_jobs: OwnedJobs,
         node: str,
-        on_taken: Callable[[], None] = lambda: None,
+        on_taken: Callable[[Collection[str]], None] = lambda job_ids: None,
     ) -> None:
         self._database = database
         self._on_taken = on_taken
@@ -195,7 +195,7 @@ class JobHandoffSubscriber:
         if groups:
             async with self._database.read() as connection:
                 unreported = set(groups) - await executor_jobs.reported(connection, groups)
-        self._on_taken()
+            self._on_taken([job.id for job in wanted if job.queue is None and job.owner_epoch > 1])
         for job in wanted:
             if job.id not in unreported:
                 await self._owned_jobs.consume(job.id, job.owner_epoch)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy import and_, bindparam, func, or_, select, union_all, update
 
-from orchestrix.domain.jobs import DISPATCHED, LIVE, JobAttempt, JobRow
+from orchestrix.domain.jobs import CANCELLED, DISPATCHED, LIVE, LOST, TIMED_OUT, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.jobs import job_heartbeats
 from orchestrix.persistence.jobs import jobs as rows
@@ -35,9 +35,11 @@ class OwnedAttempt:
     registered_at: datetime | None = None
 
 
-async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAttempt]:
-    """Up to `limit` live attempts of jobs for groups that a node owns: those that were not called yet first, then those
-    that were called longest ago. So what runs, however much, keeps none from its executor.
+async def owned(connection: Connection, node: str) -> list[OwnedAttempt]:
+    """The live attempts of jobs for groups that a node owns: those that were not called yet first, then those that were
+    called longest ago.
+
+    All of them: one that was left out would neither be called nor followed.
     """
     table = jobs.c
     shown = (
@@ -61,7 +63,22 @@ async def owned(connection: Connection, node: str, limit: int) -> list[OwnedAtte
     # Each state by itself, as below: without live jobs for groups nothing is read, whatever the node owns.
     every = union_all(*(query.where(table.state == state) for state in LIVE)).subquery()
     by = every.c.called_at.is_not(None), every.c.called_at, every.c.id
-    return [OwnedAttempt(*row) for row in await connection.execute(select(every).order_by(*by).limit(limit))]
+    return [OwnedAttempt(*row) for row in await connection.execute(select(every).order_by(*by))]
+
+
+async def stopped(connection: Connection, job_ids: Collection[str], since: datetime) -> list[JobAttempt]:
+    """The attempts of these jobs that have ended since then without an end that their executors had reported."""
+    if not job_ids:
+        return []
+    attempt = job_attempts.c
+    query = select(attempt.history_id).where(
+        connection.dialect.among(attempt.job_id, sorted(job_ids)),
+        attempt.address.is_not(None),
+        attempt.finished_at >= since,
+        attempt.state.in_((CANCELLED, TIMED_OUT, LOST)),
+    )
+    found = await rows.histories(connection, (await connection.execute(query)).scalars())
+    return [found[name] for name in sorted(found)]
 
 
 async def reported(connection: Connection, ids: Collection[str]) -> set[str]:

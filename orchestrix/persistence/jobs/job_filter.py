@@ -17,14 +17,14 @@ class JobFilter:
     """What the jobs of a list have in common; no field set means all.
 
     `saga` is that of which they were steps, `step_of` the saga's name and the id of the instance. Without
-    `parts`, those of broadcasts are left out.
+    `shards`, those of broadcasts are left out.
     """
 
     states: Sequence[str] = ()
     queue: str | None = None
     group: str | None = None
     parent_id: str | None = None
-    parts: bool = True
+    shards: bool = True
     handler: str | None = None
     created_by: str | None = None
     schedule_id: str | None = None
@@ -40,7 +40,7 @@ def conditions(filters: JobFilter) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = [column == value for column, value in same if value is not None]
     if filters.states:
         found.append(table.state.in_(sorted(set(filters.states))))
-    if not filters.parts:
+    if not filters.shards:
         # Not `IS NULL`: SQLite would take the index of the parents for it, and sort all that it finds.
         found.append(func.coalesce(table.parent_id, "") == "")
     if filters.step_of is not None:

@@ -224,11 +224,11 @@ async def test_a_group_with_many_children_waits_and_others_do_not(leader: Leader
         await leader.broadcast(executor_group=group)
     assert await leader.fire() == 3
     async with leader.database.read() as connection:
-        waiting = await jobs.page(connection, JobFilter(states=[PENDING], parts=False), 10)
+        waiting = await jobs.page(connection, JobFilter(states=[PENDING], shards=False), 10)
     assert [one.executor_group for one in waiting] == ["shop"]
     assert await leader.fire() == 0
     async with leader.database.read() as connection:
-        [first, *_] = await jobs.page(connection, JobFilter(states=[RUNNING], parts=False), 10)
+        [first, *_] = await jobs.page(connection, JobFilter(states=[RUNNING], shards=False), 10)
     for one in await leader.children(first):
         if one.executor_group == "shop":
             await leader.end(one)
@@ -411,7 +411,7 @@ async def test_lists_and_schedules_see_the_broadcast_alone(leader: Leader) -> No
     parent, children = await leader.fired(schedule_id=schedule, due_at=leader.database.now())
     await leader.end(children[0], state=FAILED)
     async with leader.database.read() as connection:
-        assert [one.id for one in await jobs.page(connection, JobFilter(parts=False), 10)] == [parent.id]
+        assert [one.id for one in await jobs.page(connection, JobFilter(shards=False), 10)] == [parent.id]
         found = await jobs.page(connection, JobFilter(parent_id=parent.id), 10)
         assert {one.id for one in found} == {one.id for one in children}
         busy = (await schedules.busy(connection, [schedule]))[schedule]

@@ -195,26 +195,26 @@ async def _ids(database: Database, **wanted: Any) -> set[str]:
         return {job.id for job in await jobs.page(connection, JobFilter(**wanted), 100)}
 
 
-async def test_pages_have_the_jobs_of_a_group_and_the_parts_of_a_broadcast(database: Database) -> None:
+async def test_pages_have_the_jobs_of_a_group_and_the_shards_of_a_broadcast(database: Database) -> None:
     shop, reports = pending(database, **routed()), pending(database, **routed("reports"))
     queue = pending(database, queue="shop")
     parent = pending(database, **routed(routing="SHARDING_BROADCAST"))
     parts = [pending(database, **routed(parent_id=parent.id, shard_index=n, shard_total=2)) for n in range(2)]
     await inserted(database, shop, reports, queue, parent, *parts)
     ids = {part.id for part in parts}
-    assert await _ids(database, group="shop", parts=False) == {shop.id, parent.id}
+    assert await _ids(database, group="shop", shards=False) == {shop.id, parent.id}
     assert await _ids(database, group="shop") == {shop.id, parent.id, *ids}
     assert await _ids(database, queue="shop") == {queue.id}
     assert await _ids(database, parent_id=parent.id) == ids
     assert await _ids(database, parent_id=shop.id) == set()
-    assert await _ids(database, parts=False) == {shop.id, reports.id, queue.id, parent.id}
+    assert await _ids(database, shards=False) == {shop.id, reports.id, queue.id, parent.id}
 
 
 async def test_a_page_without_parts_is_not_sorted_by_the_database(database: Database) -> None:
     """All jobs without a parent have the same place in the index of parents."""
     await inserted(database, *[pending(database) for _ in range(50)])
     with watched(database) as sent:
-        assert len(await _ids(database, parts=False)) == 50
+        assert len(await _ids(database, shards=False)) == 50
     found = [access for one in sent for access in await accesses(database, one)]
     assert [access.table for access in found] == ["jobs"]
     assert "parent" not in str(found[0].index)
@@ -235,7 +235,7 @@ async def at_work(database: Database, node: str, **more: Any) -> tuple[JobRow, O
     """A job for a group that a node owns, and its attempt as the node finds it."""
     job = await owned(database, node, await dispatched(database, **routed(**more)))
     async with database.read() as connection:
-        [attempt] = [one for one in await executor_jobs.owned(connection, node, 100) if one.job_id == job.id]
+        [attempt] = [one for one in await executor_jobs.owned(connection, node) if one.job_id == job.id]
     return job, attempt
 
 
@@ -260,8 +260,8 @@ async def test_a_node_finds_its_own_attempts_for_groups(database: Database) -> N
         None,
     )
     async with database.read() as connection:
-        assert await executor_jobs.owned(connection, "a", 100) == [attempt]
-        assert await executor_jobs.owned(connection, "c", 100) == []
+        assert await executor_jobs.owned(connection, "a") == [attempt]
+        assert await executor_jobs.owned(connection, "c") == []
 
 
 async def test_what_was_not_called_yet_is_found_before_all_that_runs(database: Database) -> None:
@@ -272,8 +272,8 @@ async def test_what_was_not_called_yet_is_found_before_all_that_runs(database: D
         called_jobs.append(job.id)
     new, _ = await at_work(database, "a")
     async with database.read() as connection:
-        found = [one.job_id for one in await executor_jobs.owned(connection, "a", 2)]
-    assert found == [new.id, called_jobs[0]]
+        found = [one.job_id for one in await executor_jobs.owned(connection, "a")]
+    assert found == [new.id, *called_jobs]
 
 
 async def test_the_address_is_stored_in_the_job_and_in_its_attempt_before_the_call(database: Database) -> None:
@@ -328,7 +328,7 @@ async def test_when_the_process_at_its_address_registered_is_read_with_an_attemp
             before = await registrations.among(tx, [one.executor for one in heartbeats])
             await registrations.record(tx, heartbeats, tx.now(), before)
         async with database.read() as connection:
-            [found] = await executor_jobs.owned(connection, "a", 100)
+            [found] = await executor_jobs.owned(connection, "a")
         assert found.job_id == job.id
         return found.registered_at
 

@@ -101,7 +101,7 @@ LOOKED_FOR: Sequence[Work] = (
     jobs.occupied,
     executor_jobs.in_flight,
     partial(executor_jobs.in_flight, group="shop"),
-    partial(executor_jobs.owned, node="a", limit=10),
+    partial(executor_jobs.owned, node="a"),
 )
 
 

@@ -119,7 +119,7 @@ async def test_a_job_shows_where_its_attempts_were_called(billing: World) -> Non
     assert [one["address"] for one in body["attempts"]] == [ADDRESS, None]
 
 
-async def test_lists_have_parts_of_broadcasts_only_where_they_are_asked_for(billing: World) -> None:
+async def test_lists_have_shards_of_broadcasts_only_where_they_are_asked_for(billing: World) -> None:
     parent, other = await submitted(billing, routing={"strategy": "SHARDING_BROADCAST"}), await submitted(billing)
     async with billing.database.begin() as tx:
         [row] = await jobs.of_ids(tx, [parent["id"]])

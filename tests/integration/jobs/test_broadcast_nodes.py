@@ -103,9 +103,9 @@ async def test_every_executor_gets_a_shard_and_clients_see_one_job(cluster: Clus
         [listed] = (await client.get("/jobs")).json()["items"]
         assert (listed["id"], listed["children"]) == (parent.id, {"total": 3, "left": 0, "failed": 0})
         assert listed["deadlineMs"] == 60_000
-        parts = (await client.get("/jobs", params={"parentId": parent.id})).json()["items"]
-        assert sorted(one["shardIndex"] for one in parts) == [0, 1, 2]
-        assert [(one["parentId"], one["shardTotal"], one["children"]) for one in parts] == [(parent.id, 3, None)] * 3
+        shards = (await client.get("/jobs", params={"parentId": parent.id})).json()["items"]
+        assert sorted(one["shardIndex"] for one in shards) == [0, 1, 2]
+        assert [(one["parentId"], one["shardTotal"], one["children"]) for one in shards] == [(parent.id, 3, None)] * 3
         part = (await client.get(f"/jobs/{found[0].id}")).json()
         assert part["payload"] == {"a": 1}
         why = (await client.get(f"/jobs/{parent.id}/why")).json()

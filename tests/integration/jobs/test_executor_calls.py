@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from orchestrix.domain import jobs as rules
 from orchestrix.domain.jobs import AttemptEnding, AttemptStatus, JobRow, JobTransition
 from orchestrix.domain.registry.executor_calls import CallAnswer
 from orchestrix.domain.registry.routing import NoExecutors
-from orchestrix.errors import NotFound, Unavailable
+from orchestrix.errors import Contention, NotFound, Unavailable
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
 from orchestrix.jobs.executors.caller import CALLS_PER_TRANSACTION, ExecutorCaller
 from orchestrix.jobs.executors.port import CallResult, CallTimings, ExecutorCalls, ExecutorRun
@@ -77,6 +78,8 @@ class Owner:
     missing: Exception | None = None
     nowhere: bool = False
     """Whether no node takes reports."""
+    connected: bool = True
+    """Whether the node has a connection to the broker."""
     consumed: list[tuple[str, int]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
@@ -88,7 +91,7 @@ class Owner:
             name,
             ExecutorCalls(self.executors, self.pick, CallTimings(probe, dead), self.callbacks),
             consume=self.consume,
-            listens=lambda: True,
+            listens=lambda: self.connected,
             notify_leader=lambda: None,
             on_change=self.changed.extend,
             sent=lambda: None,
@@ -188,6 +191,42 @@ async def test_failover_tries_each_until_one_takes_it(owner: Owner) -> None:
     job = await owner.job(routing="FAILOVER")
     await owner.until(owner.node(), lambda: len(owner.executors.runs) == 3)
     assert owner.executors.called == owner.executors.stored == [A, B, C]
+    assert (await now(owner.database, job)).attempt == 1
+
+
+async def test_where_all_were_busy_it_waits_though_the_transaction_is_repeated(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner.executors.answers, owner.addresses = [(A, CallAnswer.BUSY)], (A,)
+    busy, node = await owner.job(routing="FAILOVER"), owner.node()
+    await node.run_once()
+    await eventually(lambda: len(owner.executors.runs) == 1, deadline=10.0)
+    await settled(node)
+    [call] = node._calls.values()
+    call.next_at = 0.0
+    other = await owner.job(routing="FAILOVER")
+    give, repeated = executor_jobs.give, list[bool]()
+
+    async def contended(tx: Transaction, given: Sequence[tuple[JobRow, JobRow]]) -> None:
+        if not repeated:
+            repeated.append(True)
+            raise Contention("locked by another transaction")
+        await give(tx, given)
+
+    monkeypatch.setattr(executor_jobs, "give", contended)
+    await node.run_once()
+    await eventually(lambda: len(owner.executors.runs) == 2, deadline=10.0)
+    await settled(node)
+    await node.stop()
+    assert [run.job_id for run in owner.executors.runs] == [busy.id, other.id]
+
+
+async def test_one_that_has_no_place_for_a_call_is_tried_again_when_all_others_are_gone(owner: Owner) -> None:
+    owner.executors.answers = [(A, CallAnswer.NOT_CALLED), (B, CallAnswer.NOT_REACHED)]
+    owner.addresses = (A, B)
+    job = await owner.job(routing="FAILOVER")
+    await owner.until(owner.node(), lambda: len(owner.executors.runs) == 3)
+    assert owner.executors.called == owner.executors.stored == [A, B, A]
     assert (await now(owner.database, job)).attempt == 1
 
 
@@ -301,6 +340,127 @@ async def test_an_outage_of_the_database_is_no_silence_of_an_executor(
     await eventually(lambda: job.id in owner.changed, deadline=10.0)
     await node.stop()
     assert (await now(owner.database, job)).error["type"] == "ExecutorLost"
+
+
+async def settled(node: ExecutorCaller) -> None:
+    """Waits until the node does nothing for any attempt."""
+    await eventually(lambda: all(call.task is None for call in node._calls.values()), deadline=10.0)
+
+
+async def test_a_new_owner_asks_before_it_gives_up_what_the_last_one_has_not_heard_of(
+    owner: Owner, time: Shifted
+) -> None:
+    job = await running(owner)
+    node = owner.node("other", probe=30.0, dead=90.0)
+    await node.run_once()  # it has listened for long, but not for this attempt
+    for _ in range(30):
+        time.advance(4.0)
+        await node.run_once()
+    await owned(owner.database, "other", job)
+    await node.run_once()
+    await settled(node)
+    await node.run_once()  # the sign of life that its question has found is noted
+    await settled(node)
+    assert (owner.executors.asked, (await now(owner.database, job)).state) == (1, "RUNNING")
+    owner.executors.known[A] = None
+    for _ in range(24):
+        time.advance(4.0)
+        await node.run_once()
+        await settled(node)
+    await node.stop()
+    assert (await now(owner.database, job)).error["type"] == "ExecutorLost"
+
+
+async def test_a_denial_counts_once_what_was_reported_before_could_be_read(owner: Owner, time: Shifted) -> None:
+    job = await running(owner)
+    owner.executors.known[A] = False
+    owner.connected = False
+    node = owner.node(probe=30.0)
+    for _ in range(6):  # its last report waits in a queue that this node cannot read
+        time.advance(3.0)
+        await node.run_once()
+        await settled(node)
+    assert owner.executors.asked == 6
+    assert (await now(owner.database, job)).state == "RUNNING"
+    owner.connected = True
+    for _ in range(2):
+        time.advance(3.0)
+        await node.run_once()
+        await settled(node)
+    await node.stop()
+    assert (await now(owner.database, job)).error["type"] == "ExecutorLost"
+
+
+@pytest.mark.parametrize("ending", [rules.ATTEMPT_TIMED_OUT, rules.WORKER_SILENT])
+async def test_the_next_owner_stops_what_was_ended_when_the_last_one_was_gone(
+    owner: Owner, ending: AttemptEnding
+) -> None:
+    job = await running(owner)
+    other = await owner.job("other")
+    ended = await stored(owner.database, job, rules.ended(job, ending, owner.database.now(), 0.5))
+    await owned(owner.database, "other", ended)
+    node = owner.node("other")
+    node.taken([job.id, other.id])
+    await node.run_once()
+    await eventually(lambda: bool(owner.executors.cancelled), deadline=10.0)
+    await node.run_once()
+    await settled(node)
+    await node.stop()
+    assert owner.executors.cancelled == [(A, ending.error["message"])]
+
+
+async def test_what_ended_long_ago_is_not_stopped_by_the_next_owner(owner: Owner, time: Shifted) -> None:
+    job = await running(owner)
+    await stored(owner.database, job, rules.ended(job, rules.WORKER_SILENT, owner.database.now(), 0.5))
+    time.advance(601.0)
+    node = owner.node("other")
+    node.taken([job.id])
+    await node.run_once()
+    assert node._ended._calling == set()
+    await node.stop()
+
+
+async def test_a_locked_job_keeps_no_other_from_its_executor(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, node = await owner.job(), owner.node()
+    heard = executor_jobs.heard
+    noted: list[str] = []
+
+    async def busy(*_: object) -> set[str]:
+        raise Contention("locked by another transaction")
+
+    async def note(tx: Transaction, history_ids: Sequence[str], at: datetime) -> set[str]:
+        noted.extend(history_ids)
+        return await heard(tx, history_ids, at)
+
+    await node.run_once()
+    await eventually(lambda: len(owner.executors.runs) == 1, deadline=10.0)
+    await settled(node)
+    monkeypatch.setattr(executor_jobs, "heard", busy)
+    await owner.job()
+    await node.run_once()
+    await eventually(lambda: len(owner.executors.runs) == 2, deadline=10.0)
+    await settled(node)
+    monkeypatch.setattr(executor_jobs, "heard", note)
+    await node.run_once()
+    await node.stop()
+    assert first.history_id in noted  # the sign of life was kept
+
+
+async def test_a_call_that_fails_is_logged_and_made_again(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, node = await owner.job(), owner.node(probe=0.05)
+
+    async def broken(run: ExecutorRun) -> CallResult:
+        raise ValueError("a fault of the client")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.executors, "run", broken)
+        await node.run_once()
+        await eventually(lambda: f"an executor call for job {job.id} failed" in caplog.text, deadline=10.0)
+        await settled(node)
+    await owner.until(node, lambda: bool(owner.executors.runs))
+    assert owner.executors.called == [A]
 
 
 async def test_a_cancel_reaches_the_executor(owner: Owner) -> None:

@@ -24,6 +24,7 @@ from orchestrix.registry.executor_client import (
     Busy,
     CallLimits,
     ExecutorClient,
+    NotCalled,
     NotReached,
     Refused,
     Taken,
@@ -430,6 +431,21 @@ async def test_four_calls_to_an_address_and_a_number_in_all_are_under_way_at_onc
     assert first.most_open == 4
     assert second.most_open <= 4
     assert limits._addresses == {}, "nothing is kept of addresses that are not called"
+
+
+async def test_who_gets_no_place_in_the_time_of_a_call_was_surely_not_called() -> None:
+    limits = CallLimits(calls=3, of_address=1)
+    async with (
+        rogue(answers(200)) as server,
+        client(limits=limits) as caller,
+        client(limits=limits, timeout_s=0.1) as short,
+    ):
+        async with limits.slot(str(server.address)):  # by a call that has no answer
+            result = await short.run("shop", server.address, BODY)
+            assert result == NotCalled(f"other calls to {server.address} have had no answer for 0.1 s")
+            assert server.heads == []
+        assert await caller.run("shop", server.address, BODY) == Taken()
+    assert limits._addresses == {}
 
 
 async def test_a_call_that_is_cancelled_gives_its_place_back() -> None:

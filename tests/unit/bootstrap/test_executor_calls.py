@@ -21,6 +21,7 @@ from orchestrix.registry.executor_client import (
     Busy,
     ExecutorClient,
     LookupResult,
+    NotCalled,
     NotReached,
     Refused,
     RunResult,
@@ -96,6 +97,7 @@ async def test_an_executor_reads_what_it_is_called_with() -> None:
         (Refused(422, "no"), CallResult(CallAnswer.REFUSED, "no", 422)),
         (Unknown("late", 500), CallResult(CallAnswer.UNKNOWN, "late", 500)),
         (NotReached("gone"), CallResult(CallAnswer.NOT_REACHED, "gone")),
+        (NotCalled("full"), CallResult(CallAnswer.NOT_CALLED, "full")),
     ],
 )
 async def test_each_answer_has_its_meaning_and_one_not_reached_refreshes_the_group(
@@ -104,6 +106,22 @@ async def test_each_answer_has_its_meaning_and_one_not_reached_refreshes_the_gro
     refreshed: list[str] = []
     assert await executors(Client(answer), refreshed).run(RUN) == meaning
     assert refreshed == (["shop"] if isinstance(answer, NotReached) else [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "noted"),
+    [(Taken(), "answer"), (Busy(409, "full"), "answer"), (Unknown("late"), "silence"), (NotCalled("full"), None)],
+)
+async def test_what_was_not_called_is_no_sign_of_an_executor(answer: RunResult, noted: str | None) -> None:
+    found: list[str] = []
+    caller = RegistryExecutors(
+        cast(ExecutorClient, Client(answer)),
+        lambda app: None,
+        on_silence=lambda app, address: found.append("silence"),
+        on_answer=lambda app, address: found.append("answer"),
+    )
+    await caller.run(RUN)
+    assert found == ([] if noted is None else [noted])
 
 
 @pytest.mark.parametrize(
@@ -118,8 +136,6 @@ async def test_only_a_denial_says_that_it_has_not_the_attempt(answer: LookupResu
     [
         ({"routing_key": "k", "schedule_id": "s"}, "k"),
         ({"routing_key": ""}, ""),
-        ({"schedule_id": "s", "saga": "order", "instance_id": 7}, "s"),
-        ({"saga": "order", "instance_id": 7}, "order:7"),
         ({"id": "j"}, "j"),
     ],
 )

@@ -44,6 +44,13 @@ def test_failover_moves_on_only_where_the_last_one_surely_did_not_take_it() -> N
         assert next_step(strategy, FIRST.called(CallAnswer.UNKNOWN), CallAnswer.NOT_REACHED) is Next.SAME
 
 
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_what_was_not_called_is_given_to_another_one_unless_it_may_have_been_taken(strategy: Strategy) -> None:
+    assert next_step(strategy, FIRST, CallAnswer.NOT_CALLED) is Next.OTHER
+    assert next_step(strategy, UNSURE, CallAnswer.NOT_CALLED) is Next.SAME
+    assert not FIRST.called(CallAnswer.NOT_CALLED).unsure
+
+
 def test_each_address_is_tried_once() -> None:
     assert candidate(["a", "b", "c"], ["a", "c"]) == "b"
     assert candidate(["a"], ["a", "b"]) is None
