@@ -29,12 +29,16 @@ async def read_object(request: Request) -> dict[str, Any]:
     try:
         return load(body)
     except UnreadableMessage as refused:
-        reason = str(refused)
+        raise unreadable(body, str(refused)) from None
+
+
+def unreadable(body: bytes, reason: str) -> Problem:
+    """What is wrong with a body that `load` refused for that reason: 400 for what is no strict JSON, 422 else."""
     if reason == "not-an-object":
-        raise invalid_body([{"pointer": "", "detail": NO_OBJECT}])
+        return invalid_body([{"pointer": "", "detail": NO_OBJECT}])
     if reason == "nul-or-lone-surrogate":
-        raise invalid_body([{"pointer": where, "detail": NOT_STORABLE} for where in unstorable(json.loads(body))])
-    raise Problem("malformed_json", _malformed(reason, body))
+        return invalid_body([{"pointer": where, "detail": NOT_STORABLE} for where in unstorable(json.loads(body))])
+    return Problem("malformed_json", _malformed(reason, body))
 
 
 async def read_raw(request: Request) -> bytes:
@@ -51,7 +55,7 @@ _REFUSALS: Final = {
 
 def _malformed(reason: str, body: bytes) -> str:
     if not body.strip():
-        return "The body is empty: send a JSON object."
+        return "The body is empty: send JSON."
     kind, _, text = reason.partition(": ")
     place = stopped(text)
     if place is not None:

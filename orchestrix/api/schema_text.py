@@ -18,6 +18,7 @@ Node = Mapping[str, Any]
 ANYTHING: Final = "a value"
 
 _ADDRESS: Final = "executor-address"
+_GROUP: Final = "executor-group"
 _FORMATS: Final = {
     "date-time": "a time with its zone such as 2026-01-31T12:00:00Z",
     "date": "a date such as 2026-01-31",
@@ -27,6 +28,7 @@ _FORMATS: Final = {
     "email": "an address such as ada@example.org",
     "uri": "a URL such as https://example.org",
     _ADDRESS: "http://host:port or https://host:port",
+    _GROUP: "the name of an executor group, a text of 1 to 200 code points",
 }
 
 

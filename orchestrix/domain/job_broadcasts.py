@@ -116,7 +116,7 @@ def without_executors(job: JobRow, detail: str, now: datetime, jitter: float) ->
 
 def without_group(job: JobRow, now: datetime) -> JobRow:
     """The broadcast whose group was deleted."""
-    error = {"type": "NoGroup", "message": f"the executor group {job.executor_group!r} was deleted"}
+    error = {"type": "NoGroup", "message": f"there is no executor group {job.executor_group!r}"}
     return _finished(replace(_changed(job, now), error=error), FAILED, now)
 
 

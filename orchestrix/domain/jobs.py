@@ -275,7 +275,7 @@ def _stale_status(job: JobRow, status: AttemptStatus) -> IgnoredStatus:
 
 
 def _failure(status: AttemptStatus) -> AttemptEnding:
-    error = dict(status.error or {"type": "Error", "message": ""})
+    error = _readable_error(status.error or {"message": ""})
     retryable = error.get("retryable") is not False and error.get("hold") is not True  # an operator is asked
     return AttemptEnding(
         TIMED_OUT if error.get("type") == TIMEOUT else FAILED,
@@ -286,6 +286,12 @@ def _failure(status: AttemptStatus) -> AttemptEnding:
         answered=True,
         after=requested_delay(error.get("retryAfterMs")),
     )
+
+
+def _readable_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker's error with a type, and a message that is a text, whatever it sent: people read them."""
+    texts = {name: str(error[name] or "") for name in ("type", "message") if name in error}
+    return {"type": "Error", **error, **texts}
 
 
 def _ended_state(ending: AttemptEnding) -> str:

@@ -11,7 +11,7 @@ from orchestrix.api.answers import Answer
 from orchestrix.api.guards.auth import invalid_token, token_of
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, invalid_body, not_found
-from orchestrix.api.request_body import read_raw
+from orchestrix.api.request_body import NO_OBJECT, read_raw, unreadable
 from orchestrix.broker.topology import logs_queue, status_queue
 from orchestrix.domain.jobs import AttemptStatus
 from orchestrix.errors import Invalid
@@ -128,25 +128,40 @@ async def _taken(call: Call, attempt: tuple[str, str], reports: list[Reported]) 
 
 
 def _read(queue: str, attempt: tuple[str, str], body: bytes, call: Call, pointer: str) -> Reported:
-    """The report, whose ids are those of the path. Raises `Problem` 422 that says which field is wrong."""
+    """The report, whose ids are those of the path.
+
+    Raises `Problem` 422 that says which field is wrong, 400 for what is no strict JSON.
+    """
     try:
         event = messages.read_event(queue, body, call.context.database.now())
     except UnreadableMessage as refused:
         name, found, detail = str(refused).partition(": ")
-        where = f"{pointer}/{name}" if found and name.isalpha() else pointer
-        raise invalid_body([{"pointer": where, "detail": detail or name}]) from None
+        if pointer and str(refused) == "not-an-object":  # a line of a list
+            raise invalid_body([{"pointer": pointer, "detail": NO_OBJECT}]) from None
+        if not found or not name.isalpha():
+            raise unreadable(body, str(refused)) from None
+        raise invalid_body([{"pointer": f"{pointer}/{name}", "detail": detail}]) from None
     if event.history_id != attempt[1]:
         raise invalid_body([{"pointer": f"{pointer}/historyId", "detail": "must be that of the path"}])
     return Reported(event, body)
 
 
 def _list(body: bytes) -> list[Any]:
-    """The list in the body, read as strictly as an object. Raises `Problem` 422."""
+    """The list in the body, read as strictly as an object. Raises `Problem` 422, 400 for what is no strict JSON."""
     try:
         fields = load(b'{"lines":' + body + b"}")
     except UnreadableMessage as refused:
-        raise invalid_body([{"pointer": "", "detail": f"must be a list in strict JSON ({refused})"}]) from None
+        raise unreadable(body, _in_a_list(body, str(refused))) from None
     lines = fields["lines"]
     if len(fields) > 1 or not isinstance(lines, list):
         raise invalid_body([{"pointer": "", "detail": "must be a list"}])
     return lines
+
+
+def _in_a_list(body: bytes, reason: str) -> str:
+    """Why the list is refused, with the place in the body as it came: `load` was given it inside an object."""
+    try:
+        load(body)
+    except UnreadableMessage as refused:
+        return reason if str(refused) == "not-an-object" else str(refused)
+    return reason

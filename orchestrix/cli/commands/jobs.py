@@ -100,21 +100,34 @@ def logs(arguments: argparse.Namespace) -> int:
     else:
         for item in items:
             print(_line(item))
+    if not items:
+        _note_logs_of_parts(api.document(path.removesuffix("/logs")))
     return exit_codes.OK
+
+
+def _note_logs_of_parts(job: dict[str, Any]) -> None:
+    """That a broadcast has no log of its own."""
+    if (job.get("routing") or {}).get("strategy") == "SHARDING_BROADCAST":
+        exit_codes.warn(f"each part of a broadcast has a log: `orchestrix jobs list --parent {job['id']}`", "note")
 
 
 def _follow(arguments: argparse.Namespace, api: ApiClient, path: str) -> int:
     state: Any = None
+    lines = 0
     for event in _followed(api, path):
         found = json.loads(event.data)
         if event.name == "end":
             state = found.get("state")
-        elif arguments.output == "json":
+            continue
+        lines += 1
+        if arguments.output == "json":
             output.print_json_line(found)
         else:
             print(_line(found), flush=True)
-    if state is None:
-        state = api.document(path.removesuffix("/logs")).get("state")
+    if state is None or not lines:
+        job = api.document(path.removesuffix("/logs"))
+        state = job.get("state")
+        _note_logs_of_parts(job)
     return exit_codes.OK if state == "SUCCEEDED" else exit_codes.FAILED
 
 

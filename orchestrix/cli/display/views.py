@@ -99,8 +99,8 @@ def text_of(value: Any, options: DisplayOptions) -> Any:
         return utc(at) if options.utc else age(at, options.now)
     if isinstance(value, dict) and value.keys() == {"percent"}:
         return f"{value['percent']} %"
-    if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
-        return ", ".join(map(str, value)) or None
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return ", ".join(value) or None
     return value
 
 

@@ -30,9 +30,9 @@ _OUTCOME = OneOf((
     switch("--follow", "show its log until it ends"),
 ))  # fmt: skip
 _COLUMNS = columns(
-    "id queue|group handler state attempt shardIndex?=SHARD progress? createdAt=CREATED waitsFor?=WAITING_FOR"
-    " group+ routing.strategy+=ROUTING address+=EXECUTOR workerId+=WORKER createdBy+=BY scheduleId+=SCHEDULE saga+"
-    " sagaId+=INSTANCE step+ parentId+=PARENT updatedAt+"
+    "id queue|group=QUEUE_OR_GROUP handler state attempt shardIndex?=SHARD progress? createdAt=CREATED"
+    " waitsFor?=WAITING_FOR group+ routing.strategy+=ROUTING address+=EXECUTOR workerId+=WORKER createdBy+=BY"
+    " scheduleId+=SCHEDULE saga+ sagaId+=INSTANCE step+ parentId+=PARENT updatedAt+"
 )
 _FILTERS = (
     STATE,

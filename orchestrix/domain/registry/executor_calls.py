@@ -112,8 +112,8 @@ def no_executors(detail: str) -> AttemptEnding:
 
 
 def no_group(group: str) -> AttemptEnding:
-    """The ending of an attempt whose group was deleted."""
-    error = {"type": "NoGroup", "message": f"the executor group {group!r} was deleted"}
+    """The ending of an attempt whose group is not there: it was deleted, or a step of a saga names none."""
+    error = {"type": "NoGroup", "message": f"there is no executor group {group!r}"}
     return AttemptEnding(FAILED, error, retryable=False, answered=True)
 
 

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Final
 
 from orchestrix.errors import Invalid, RetryableError
+from orchestrix.quantities import counted
 from orchestrix.saga.job_targets import Strategy as Strategy
 
 _SHOWN_KEY_CHARS: Final = 60
@@ -128,7 +129,9 @@ def _last(ordered: Sequence[Candidate], _: _Request) -> Pick:
 
 
 def _round_robin(ordered: Sequence[Candidate], request: _Request) -> Pick:
-    return Pick((ordered[request.turn % len(ordered)].address,), f"turn {request.turn} of {len(ordered)}")
+    return Pick(
+        (ordered[request.turn % len(ordered)].address,), f"turn {request.turn}, {counted(len(ordered), 'executor')}"
+    )
 
 
 def _random(ordered: Sequence[Candidate], request: _Request) -> Pick:

@@ -173,7 +173,7 @@ def _help_of_call(job: JobRow) -> str | None:
     group = quote(job.executor_group or "")
     match (job.error or {}).get("type") if job.queue is None and isinstance(job.error, dict) else None:
         case "NoGroup":
-            return f"Make the group again with `orchestrix registry set {group} --auto`"
+            return f"Make the group with `orchestrix registry set {group} --auto`"
         case "NoExecutors":
             line = f"orchestrix registry set {group} --address URL"
             return f"Start an executor that registers for {group}, or set an address with `{line}`"
@@ -194,6 +194,8 @@ def _limit(facts: JobStateFacts) -> str:
 def _cancelled(facts: JobStateFacts) -> str:
     if facts.action is not None:
         return done_by(facts.action, "Cancelled", _moment(facts.action.at))
+    if facts.job.cancel_reason is None:
+        return f"Reported as cancelled by {_whose(facts.job)}, without a request to cancel it"
     return f"Cancelled: {facts.job.cancel_reason}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,7 +39,9 @@ class Attempt:
     async def report(self, kind: str, body: Any, **more: Any) -> httpx.Response:
         path = f"/jobs/{self.job.id}/attempts/{self.job.history_id}/{kind}"
         headers = {"authorization": f"Bearer {more.get('token', self.token)}", **more.get("headers", {})}
-        return await self.world.client.post(more.get("path", path), json=body, headers=headers)
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json", **headers}
+        return await self.world.client.post(more.get("path", path), content=content, headers=headers)
 
     def status(self, seq: int = 1, status: str = "RUNNING", **more: Any) -> dict[str, Any]:
         who = {"jobId": self.job.id, "historyId": self.job.history_id, "workerId": HERE, "seq": seq}
@@ -247,3 +250,23 @@ async def test_without_the_broker_it_is_to_be_sent_again(attempt: Attempt, outco
     break_broker(attempt, outcomes)
     away = await attempt.report("status", attempt.status(2))
     assert (away.status_code, away.headers["retry-after"].isdigit()) == (503, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "detail"),
+    [
+        ("status", "[]", 422, "the body must be an object."),
+        ("status", "{", 400, "The body is not strict JSON: line 1, column 2"),
+        ("status", "", 400, "The body is empty"),
+        ("status", '{"jobId": "\\u0000"}', 422, "jobId must not have the NUL character"),
+        ("logs", '[{"a": 1', 400, "The body is not strict JSON: line 1, column 9"),
+        ("logs", '[{"message": "\\u0000"}]', 422, "0/message must not have the NUL character"),
+        ("logs", "[1]", 422, "0 must be an object."),
+    ],
+)
+async def test_a_refusal_is_a_sentence_about_the_body_as_it_came(
+    attempt: Attempt, kind: str, body: str, status: int, detail: str
+) -> None:
+    refused = await attempt.report(kind, body.encode())
+    assert refused.status_code == status, refused.text
+    assert refused.json()["detail"].startswith(detail), refused.text

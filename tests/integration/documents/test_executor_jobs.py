@@ -136,6 +136,31 @@ async def test_reports_are_kept_and_sent_again_in_order(start: Start, node: Fake
     assert bad == []
 
 
+async def test_a_report_that_no_node_can_read_is_not_sent_for_ever(
+    start: Start, node: FakeCoordinator, address: str
+) -> None:
+    refusal = 413, {"detail": "The body has more than 262144 bytes"}
+
+    def too_large(report: Report) -> Answer:
+        refused = report.kind == "logs" or (report.kind == "status" and report.body["status"] == "SUCCEEDED")
+        return refusal if refused else (200, {})
+
+    node.answer = too_large
+    start()
+    await node.has("registry")
+    await call(address, "/run", counting(node, 1))
+    final = await node.ended()
+    assert (final["status"], final["result"], final["error"]["type"]) == ("FAILED", None, "BadResult")
+    assert (final["error"]["message"], final["lastLogSeq"]) == ("The body has more than 262144 bytes", 2)
+
+
+async def test_a_refusal_says_why(start: Start, node: FakeCoordinator, address: str) -> None:
+    start()
+    await node.has("registry")
+    refused = await call(address, "/run", run_body("unknown", node.callback(1)))
+    assert (refused.status_code, refused.json()["detail"]) == (422, "no function has the name of this job")
+
+
 async def test_it_stops_at_a_cancel(start: Start, node: FakeCoordinator, address: str) -> None:
     start()
     await node.has("registry")

@@ -161,8 +161,8 @@ def test_a_group_says_why_its_jobs_are_not_begun(executors: GroupExecutors, said
     [
         (
             executor_calls.no_group("web shop"),
-            "was deleted",
-            "Make the group again with `orchestrix registry set 'web shop' --auto`",
+            "there is no executor group 'web shop'",
+            "Make the group with `orchestrix registry set 'web shop' --auto`",
         ),
         (
             executor_calls.no_executors("no executors available"),

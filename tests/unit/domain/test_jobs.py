@@ -118,6 +118,15 @@ def test_a_worker_may_end_without_having_begun() -> None:
     assert (out.job.state, out.job.started_at, out.job.worker_id) == (FAILED, NOW, "w")
 
 
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [(None, "Error", ""), ({"type": 5, "message": None}, "5", ""), ({"message": ["a"]}, "Error", "['a']")],
+)
+def test_an_error_has_a_type_and_a_message_whatever_the_worker_sent(error: Any, kind: str, message: str) -> None:
+    out = moved(dispatched(), said("FAILED", error=error, last_log_seq=0))
+    assert out.job.error == {"type": kind, "message": message}
+
+
 @pytest.mark.parametrize("status", ["RUNNING", "SUCCEEDED", "FAILED"])
 def test_what_another_attempt_says_is_ignored_and_it_is_told_to_stop(status: str) -> None:
     told = "old" if status == "RUNNING" else None

@@ -125,6 +125,11 @@ def test_one_that_has_ended(job: JobRow, blocker: str, sentence: str, helps: str
     assert (found.since, found.next_at) == (NOW, None)
 
 
+def test_one_that_its_worker_cancelled_by_itself() -> None:
+    found = explain(JobStateFacts(said(running(), "CANCELLED", last_log_seq=0), NOW))
+    assert found.sentence == "Reported as cancelled by its worker w-1, without a request to cancel it."
+
+
 def test_who_has_cancelled_it_and_why() -> None:
     action = by("ada", "cancel-job", "not wanted")
     found = explain(JobStateFacts(rules.cancelled(pending(), "not wanted", NOW).job, NOW, action))

@@ -145,7 +145,7 @@ def test_a_sentence_does_not_list_hundreds_of_addresses() -> None:
     [
         (Strategy.FIRST, "first seen of 3"),
         (Strategy.LAST, "newest of 3"),
-        (Strategy.ROUND_ROBIN, "turn 7 of 3"),
+        (Strategy.ROUND_ROBIN, "turn 7, 3 executors"),
         (Strategy.RANDOM, "random of 3"),
         (Strategy.CONSISTENT_HASH, "hash of key 'shop-1'"),
         (Strategy.FAILOVER, "3 to try, first seen first"),
