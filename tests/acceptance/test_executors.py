@@ -43,7 +43,7 @@ def executor(server_run: Run, tmp_path: Path) -> Iterator[list[Process]]:
 async def test_a_job_of_a_new_app_is_followed_though_its_owner_is_drained(
     system: System, server_run: Run, executor: list[Process]
 ) -> None:
-    nodes = {name: system.node(ORCHESTRIX_NODE_ID=name, **NODES)[1] for name in NAMES}
+    nodes = {name: system.node(port=None, **{**NODES, "ORCHESTRIX_NODE_ID": name})[1] for name in NAMES}
     system.worker(**NODES)
     await jobs_ledger.watch(system.database_url)
     for url in nodes.values():
@@ -102,7 +102,7 @@ async def _begun(client: Client, system: System) -> dict[str, Any]:
         found = await _job(client, job["id"])
         return found if found["state"] == "RUNNING" and found["progress"] else None
 
-    found = await eventually(talks, deadline=30, message="the job talks")
+    found: dict[str, Any] | None = await eventually(talks, deadline=30, message="the job talks")
     assert found is not None
     return found
 
@@ -145,7 +145,7 @@ async def _is_told(client: Client, job_id: str, address: str) -> None:
     said: list[str] = []
     cursor: str | None = None
     while True:
-        params = {"limit": 200, **({"cursor": cursor} if cursor else {})}
+        params: dict[str, str] = {"limit": "200", **({"cursor": cursor} if cursor else {})}
         page = (await client.http.get(f"/jobs/{job_id}/logs", params=params)).json()
         said += [line["message"] for line in page["items"]]
         cursor = page.get("nextCursor")
