@@ -32,7 +32,7 @@ async def talk(context: JobContext) -> dict[str, int]:
 
 
 @job("shard")
-async def shard(context: JobContext) -> int | None:
+async def shard(context: JobContext) -> dict[str, Any]:
     """Waits for the file `until`, if there is one in the payload; without `only`, or where that is it, it succeeds."""
     print("begins", context.history_id, context.shard_index, flush=True)
     given: dict[str, Any] = context.payload
@@ -41,7 +41,7 @@ async def shard(context: JobContext) -> int | None:
     ):
         await context.wait_cancelled(0.05)
         context.raise_if_cancelled()
-    return context.shard_index
+    return {"shard": context.shard_index}
 
 
 async def main(app: str, admins: str, heartbeat: str, *places: str) -> None:
