@@ -93,6 +93,11 @@ class Proxy:
         """How many clients are connected."""
         return len(self._lines)
 
+    @property
+    def held(self) -> int:
+        """How many clients have connected while nothing is forwarded, those that have left included."""
+        return len(self._serving) - len(self._lines)
+
     def start(self) -> None:
         """Listens and forwards."""
         self._thread.start()
