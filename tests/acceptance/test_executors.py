@@ -93,7 +93,7 @@ async def _group(client: Client) -> dict[str, Any]:
 
 async def _begun(client: Client, system: System) -> dict[str, Any]:
     """A job for the app's executors, which talks."""
-    payload = {"until": str(system.folder / "enough"), "pause": 0.02}
+    payload = {"until": str(system.folder / "enough"), "pause": 0.1}
     answer = await client.http.post("/jobs", json={"group": "shop", "handler": "talk", "payload": payload})
     assert answer.status_code == 201, answer.text
     job: dict[str, Any] = answer.json()

@@ -23,8 +23,8 @@ from tests.support import eventually, free_port
 TOKEN: Final = "s3cret-of-the-shop"
 NODE_JS: Final = shutil.which("node")
 GROUP: Final = "shop"
-PAUSE_S: Final = 0.05
-"""Seconds between the words of a job."""
+PAUSE_S: Final = 0.3
+"""Seconds between the words of a job: each of them is two requests and two confirms, on a busy machine, too."""
 QUICK: Final = {
     "ORCHESTRIX_REGISTRY__TOKEN": TOKEN,
     "ORCHESTRIX_CLUSTER__HANDOFF_ACK": "0.5",
