@@ -6,6 +6,7 @@ OrchestrixError                 (orchestrix.saga.errors) root of all
 ├── RetryableError              try again, the same call can succeed
 │   ├── Contention              a deadlock, or a lock that was not free in time
 │   └── Unavailable             database or broker is unavailable, slow or full
+│       ├── BrokerUnavailable   it is the broker
 │       └── OutcomeUnknown      the connection was lost during COMMIT: it may or may not have happened
 ├── PermanentError              trying again cannot help
 │   ├── ConfigError             a setting is wrong; the message says which and what to write
@@ -19,6 +20,7 @@ OrchestrixError                 (orchestrix.saga.errors) root of all
 from orchestrix.saga.errors import DefinitionError, IllegalTransition, OrchestrixError
 
 __all__ = [
+    "BrokerUnavailable",
     "ConfigError",
     "ConflictError",
     "Contention",
@@ -46,6 +48,10 @@ class Contention(RetryableError):
 
 class Unavailable(RetryableError):
     """The database or the broker is unavailable, slow or full."""
+
+
+class BrokerUnavailable(Unavailable):
+    """The broker is unavailable, slow or full; the database may be well."""
 
 
 class OutcomeUnknown(Unavailable):

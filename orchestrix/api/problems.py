@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from orchestrix.api.validation_errors import wrong_fields
-from orchestrix.errors import NotFound, OutcomeUnknown, RetryableError
+from orchestrix.errors import BrokerUnavailable, NotFound, OutcomeUnknown, RetryableError
 from orchestrix.lifecycle import Health
 from orchestrix.saga.messages import dump
 from orchestrix.saga.validation.model_errors import MAX_ERRORS
@@ -161,7 +161,8 @@ def add_handlers(app: FastAPI, health: Health) -> None:
     """Makes every error of routes and router a problem; `health` knows whether the process only starts or stops."""
 
     async def unavailable(request: Request, error: Exception) -> Response:
-        return _unavailable(health.phase)
+        server = "broker" if isinstance(error, BrokerUnavailable) else "database"
+        return _unavailable(health.phase, server)
 
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
@@ -230,8 +231,8 @@ async def _absent(request: Request, error: Exception) -> Response:
     return Problem("not_found", as_sentence(error)).response()
 
 
-def _unavailable(phase: str | None) -> Response:
-    why = _PASSING.get(phase or "", "The database is unavailable or overloaded")
+def _unavailable(phase: str | None, server: str) -> Response:
+    why = _PASSING.get(phase or "", f"The {server} is unavailable or overloaded")
     return Problem("unavailable", f"{why}; nothing was changed. Retry in 1 s.", headers={"Retry-After": "1"}).response()
 
 

@@ -62,6 +62,7 @@ class Proxy:
         self.served = 0
         """How many connections there have been."""
         self._serving: set[asyncio.Task[None]] = set()
+        self._held: set[asyncio.StreamReader] = set()
         self._gates = {Way.UP: asyncio.Event(), Way.DOWN: asyncio.Event()}
         self._delay, self._jitter, self._rate = 0.0, 0.0, 0.0
         self._dropping = False
@@ -92,6 +93,11 @@ class Proxy:
     def connections(self) -> int:
         """How many clients are connected."""
         return len(self._lines)
+
+    def held(self, start: bytes) -> int:
+        """How many clients have connected and sent what begins so, while nothing is forwarded; those that have left
+        included."""
+        return sum(getattr(one, "_buffer").startswith(start) for one in list(self._held))  # noqa: B009
 
     def start(self) -> None:
         """Listens and forwards."""
@@ -214,7 +220,11 @@ class Proxy:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._dropping:
             return
-        await self._gates[Way.UP].wait()
+        self._held.add(reader)
+        try:
+            await self._gates[Way.UP].wait()
+        finally:
+            self._held.discard(reader)
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:

@@ -49,7 +49,7 @@ class NewJob(BaseModel):
     routing: RoutingBody | None = Field(None, description="How one of the group's executors is picked.")
     deadline: Span | None = Field(
         None,
-        description="The time that a broadcast has in all, from when its parts are made; then those that have not "
+        description="The time that a broadcast has in all, from when its shards are made; then those that have not "
         "ended are cancelled. Without it any time.",
     )
 

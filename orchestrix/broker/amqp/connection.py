@@ -23,7 +23,7 @@ from orchestrix import clock
 from orchestrix.broker.amqp import codec
 from orchestrix.broker.amqp.channel import AmqpChannel, ChannelListener
 from orchestrix.broker.port import CONNECTION
-from orchestrix.errors import Unavailable
+from orchestrix.errors import BrokerUnavailable
 
 log = logging.getLogger("orchestrix.broker")
 
@@ -168,7 +168,7 @@ class AmqpConnection:
         self._connection.close_callbacks.add(lambda *_: self.lose("connection closed: no heartbeat from the broker"))
 
     async def channel(self, listener: ChannelListener | None = None) -> AmqpChannel:
-        """Opens a channel. Raises ChannelLost, or Unavailable where the connection is lost."""
+        """Opens a channel. Raises ChannelLost, or BrokerUnavailable where the connection is lost."""
         self.check()
         number = next(n for n in range(1, 65536) if n not in self._channels)
         channel = AmqpChannel(self, number, listener or ChannelListener())
@@ -187,9 +187,9 @@ class AmqpConnection:
         return queue.replace(CONNECTION, f".{self._token}")
 
     def check(self) -> None:
-        """Raises Unavailable if the connection is lost."""
+        """Raises BrokerUnavailable if the connection is lost."""
         if not self.is_open:
-            raise Unavailable(self.lost.result() if self.lost.done() else "not connected to the broker")
+            raise BrokerUnavailable(self.lost.result() if self.lost.done() else "not connected to the broker")
 
     def write(self, data: bytes) -> None:
         if self.is_open and self.writer is not None:

@@ -15,7 +15,7 @@ from orchestrix.broker.amqp.addresses import addresses, connect_problem, host_an
 from orchestrix.broker.amqp.backoff import Backoff
 from orchestrix.broker.amqp.connection import AmqpConnection
 from orchestrix.broker.port import LinkState
-from orchestrix.errors import OrchestrixError, Unavailable
+from orchestrix.errors import BrokerUnavailable, OrchestrixError, Unavailable
 from orchestrix.telemetry import log_events
 
 log = logging.getLogger("orchestrix.broker")
@@ -77,9 +77,9 @@ class ConnectionSupervisor:
         return self._session
 
     def current(self) -> AmqpSession:
-        """The session. Raises Unavailable while there is none."""
+        """The session. Raises BrokerUnavailable while there is none."""
         if self._session is None or self.state is not LinkState.UP:
-            raise Unavailable(self.problem or "the broker is not connected")
+            raise BrokerUnavailable(self.problem or "the broker is not connected")
         return self._session
 
     async def wait_connected(self, timeout: float | None) -> bool:

@@ -13,7 +13,7 @@ from orchestrix.broker.published_spans import carrying, with_spans
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
 from orchestrix.domain.jobs import DISPATCHED, AttemptStatus, JobRow
 from orchestrix.domain.registry.executor_reports import ReportVerdict, judge
-from orchestrix.errors import Invalid, Unavailable
+from orchestrix.errors import BrokerUnavailable, Invalid, Unavailable
 from orchestrix.jobs import spans
 from orchestrix.jobs.executors.attempt_lookup import AttemptLookup
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
@@ -120,7 +120,7 @@ class ExecutorReports:
                 return
             await asyncio.sleep(pause_s)
         if await self._send(job, left):
-            raise Unavailable("the queues of the job are missing")
+            raise BrokerUnavailable("the queues of the job are missing")
 
     async def _send(self, job: JobRow, reports: Sequence[Reported]) -> list[Reported]:
         """Those that no queue was there for, and all behind them: a line must not overtake another one."""
@@ -136,7 +136,7 @@ class ExecutorReports:
             return list(reports[first:])
         if results[first].outcome is Outcome.REFUSED:
             raise Invalid(f"the broker refuses this report: {results[first].detail}")
-        raise Unavailable(f"the broker has not confirmed the report: {results[first].detail}")
+        raise BrokerUnavailable(f"the broker has not confirmed the report: {results[first].detail}")
 
 
 def _wanted(verdict: ReportVerdict, reports: Sequence[Reported]) -> list[Reported]:

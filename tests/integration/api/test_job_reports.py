@@ -250,6 +250,7 @@ async def test_without_the_broker_it_is_to_be_sent_again(attempt: Attempt, outco
     break_broker(attempt, outcomes)
     away = await attempt.report("status", attempt.status(2))
     assert (away.status_code, away.headers["retry-after"].isdigit()) == (503, True)
+    assert away.json()["detail"].startswith("The broker is unavailable")
 
 
 @pytest.mark.parametrize(
