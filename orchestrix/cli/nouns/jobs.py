@@ -38,7 +38,7 @@ _FILTERS = (
     STATE,
     option("--queue", "only those for the workers of QUEUE", "QUEUE", "?queue"),
     option("--group", "only those for the executors of this app", "APP", "?group"),
-    option("--parent", "the shards of this broadcast: its id", "ID", "?parentId", type=uuid),
+    option("--parent", "the jobs of this broadcast, one for each executor: its id", "ID", "?parentId", type=uuid),
     option("--handler", "only those of this handler", "NAME", "?handler"),
     option("--schedule", "only what came of this schedule: its name or id", "NAME", "?scheduleId"),
     option("--saga", "only the steps of this saga (app, with --saga-id)", "SAGA", "?saga"),
