@@ -39,6 +39,8 @@ TOGETHER: Final = {
     "idle clients": ("tests/fault/test_outside_idle_clients.py",),
     "poison": ("tests/fault/test_outside_poison.py",),
     "proxy": ("tests/fault/test_proxy.py",),
+    "executor broadcasts": ("tests/fault/test_executor_broadcasts.py",),
+    "executor jobs": ("tests/fault/test_executor_jobs.py",),
     "registry": ("tests/fault/test_registry.py",),
     "registry without nodes": ("tests/fault/test_registry_outages.py::test_nodes_are_away",),
     "registry without servers": ("tests/fault/test_registry_outages.py",),

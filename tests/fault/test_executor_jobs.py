@@ -15,7 +15,7 @@ from tests.fault.proxy import Way
 from tests.jobs_ledger import Told
 from tests.processes import Process
 from tests.servers.run import Run
-from tests.support import eventually
+from tests.support import eventually, holds
 
 KINDS = ["python", "sdk", "sdk", "sdk", *(["node"] if NODE_JS else [])]
 """Five executors; on a machine without Node four."""
@@ -100,7 +100,8 @@ async def _broker_is_away(system: ExecutorJobs, jobs: Sequence[str], seconds: in
     for link in links:
         link.refuse()
         link.reset()
-    await asyncio.sleep(seconds)
+    running = [process for _, process in system.running.values()]
+    await holds(lambda: all(one.returncode is None for one in running), during=seconds, message="executors live on")
     for link in links:
         link.heal()
     await system.registry.world.ready()
