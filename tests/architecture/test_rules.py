@@ -50,7 +50,6 @@ KEEP_TIME = {
     "tests/fault/parcels.py",
     "tests/fault/proxy.py",
     "tests/fault/test_clients.py",
-    "tests/fault/test_executor_jobs.py",
     "tests/fault/test_outside_stalled_reader.py",
     "tests/fault/test_rolling.py",
     "tests/integration/jobs/test_sharing.py",
