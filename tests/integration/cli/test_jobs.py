@@ -70,7 +70,7 @@ def test_a_job_is_for_a_queue_or_a_group(api: FakeApi, shell: Shell, line: str, 
             "monthly --group shop --routing FIRST --end any",
             "--end has no use with --routing FIRST: leave it out, or use --routing SHARDING_BROADCAST",
         ),
-        ("monthly --group shop --deadline 5m", "--deadline has no use without --routing SHARDING_BROADCAST"),
+        ("monthly --group shop --deadline 5m", "--deadline is for --routing SHARDING_BROADCAST"),
         ("reports monthly --deadline 5m", "--deadline is for executors"),
         ("monthly --group shop --routing NEAREST", "SHARDING_BROADCAST"),
         ("monthly --group shop --routing SHARDING_BROADCAST --end most", "any"),
@@ -122,7 +122,8 @@ def test_lists_of_a_group_and_of_a_broadcast(api: FakeApi, shell: Shell) -> None
         "parentId": [JOB["id"]],
     }
     head, line = answer.out.splitlines()
-    assert (head.split()[1], head.split()[5], line.split()[1], line.split()[5]) == ("QUEUE", "SHARD", "shop", "1")
+    titles = head.replace("QUEUE OR GROUP", "GROUP").split()
+    assert (titles[1], titles[5], line.split()[1], line.split()[5]) == ("GROUP", "SHARD", "shop", "1")
     wide = shell("jobs", "list", "--parent", str(JOB["id"]), "-o", "wide").out
     assert all(word in wide for word in ("ROUTING", "CONSISTENT_HASH", "EXECUTOR", ADDRESS, "PARENT"))
     assert shell("jobs", "list", "--parent", "12").code == 2
