@@ -77,7 +77,7 @@ def assemble_jobs(node: NodeContext, notifiers: JobNotifiers, is_here: Callable[
         JobCanceller(node.database, stops.publish, on_change, sent, due),
         JobRetrier(node.database, on_change, due),
         StepJobs(due, stop=stops.publish, sent=sent, on_change=on_change),
-        ExecutorReports(node.database, node.broker, notify_owner),
+        ExecutorReports(node.database, node.broker, notify_owner, node.signals.jobs.own_reports),
     )
 
 

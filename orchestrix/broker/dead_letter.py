@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from orchestrix import clock
-from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing, Published
+from orchestrix.broker.port import Broker, Delivery, Outcome, Outgoing, Published
 from orchestrix.broker.topology import DEAD
 from orchestrix.lifecycle import backoff
 from orchestrix.quantities import counted
@@ -80,7 +80,14 @@ FORMS: Final[tuple[Callable[[Delivery, str], Outgoing], ...]] = (
 """A dead letter that the broker refuses is sent again in the next form."""
 
 
-async def publish_dead_letter(broker: Broker, consumer: Consumer, dead: Sequence[tuple[Delivery, str]]) -> None:
+class Channel(Protocol):
+    """What brings messages, as a `Consumer` does."""
+
+    def alive(self, delivery: Delivery) -> bool:
+        """Whether the message is still to be finished here: else it is brought again."""
+
+
+async def publish_dead_letter(broker: Broker, consumer: Channel, dead: Sequence[tuple[Delivery, str]]) -> None:
     """Publishes the dead letters and returns when each is confirmed.
 
     One whose channel is lost meanwhile is dropped: the broker redelivers the message. While the exchange is

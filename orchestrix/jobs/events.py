@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from orchestrix import clock, crash
-from orchestrix.broker.dead_letter import publish_dead_letter
-from orchestrix.broker.port import Broker, Consumer, Delivery
+from orchestrix.broker.dead_letter import Channel, publish_dead_letter
+from orchestrix.broker.port import Broker, Delivery
 from orchestrix.domain import jobs as rules
 from orchestrix.domain.job_diagnosis import may_wake_leader
 from orchestrix.domain.jobs import RUNNING, AttemptStatus, IgnoredStatus, JobAttempt, JobRow, JobTransition
@@ -56,6 +56,13 @@ class StopRequest:
     reason: str
 
 
+class MessageSource(Channel, Protocol):
+    """What brings messages about a job: a consumer of its queues, or an executor's report to this very node."""
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """They are stored."""
+
+
 @dataclass(slots=True)
 class ChannelBatch:
     """What came by the channel of one job. `epoch` is that under which this node owns it."""
@@ -63,7 +70,7 @@ class ChannelBatch:
     job_id: str
     epoch: int
     broker: Broker
-    consumer: Consumer
+    consumer: MessageSource
     deliveries: Sequence[Delivery]
     answer: asyncio.Future[ChannelState] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     events: list[AttemptStatus | JobLogLine] = field(default_factory=list)
@@ -160,12 +167,20 @@ class JobEventListener:
             await self._commit(batch)
 
     def _take(self) -> list[ChannelBatch]:
-        taken: list[ChannelBatch] = []
+        """What goes into the next transaction: at most one of each job, for its row is read once."""
+        taken: dict[str, ChannelBatch] = {}
+        left: list[ChannelBatch] = []
         size = 0
-        while self._waiting and (not taken or size + len(self._waiting[0].deliveries) <= MESSAGES_PER_TRANSACTION):
-            taken.append(self._waiting.pop(0))
-            size += len(taken[-1].deliveries)
-        return [one for one in taken if not one.answer.done()]
+        for one in self._waiting:
+            if one.answer.done():
+                continue
+            if one.job_id in taken or (taken and size + len(one.deliveries) > MESSAGES_PER_TRANSACTION):
+                left.append(one)
+            else:
+                taken[one.job_id] = one
+                size += len(one.deliveries)
+        self._waiting = left
+        return list(taken.values())
 
     async def _commit(self, batch: Sequence[ChannelBatch]) -> None:
         failures = 0

@@ -20,6 +20,7 @@ from orchestrix.jobs.cancellation import StopPublisher
 from orchestrix.jobs.dispatch import JobDispatcher
 from orchestrix.jobs.events import JobEventListener
 from orchestrix.jobs.executors.caller import ExecutorCaller
+from orchestrix.jobs.executors.own_reports import OwnReports, OwnReportStore
 from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
 from orchestrix.jobs.executors.port import ExecutorCalls
 from orchestrix.jobs.executors.reported_jobs import ReportedJobs, ReportedJobsReader
@@ -62,6 +63,7 @@ class JobSignals:
     orphaned: WakeSignal = field(default_factory=WakeSignal)
     drain_requested: WakeSignal = field(default_factory=WakeSignal)
     reported: ReportedJobs = field(default_factory=ReportedJobs)
+    own_reports: OwnReports = field(default_factory=OwnReports)
     calls_due: WakeSignal = field(default_factory=WakeSignal)
 
 
@@ -129,6 +131,14 @@ class JobCoordinator:
             reads=self.owned_jobs.reads,
             consume=self.owned_jobs.consume,
         )
+        own_reports = OwnReportStore(
+            node,
+            self.events,
+            control,
+            dependencies.signals.own_reports,
+            reads=self.owned_jobs.reads,
+            clear=self.owned_jobs.clear,
+        )
         self.reconcile = OwnershipReconciler(
             database, self.owned_jobs, node, dependencies.control, interval_s=tuned.reconcile
         )
@@ -156,6 +166,7 @@ class JobCoordinator:
                 self.reconcile,
                 self_fencing,
                 reader,
+                own_reports,
                 *([] if caller is None else [caller]),
                 self.rebalance,
                 PeriodicDuty("drain requests", self._check_drain_request, dependencies.signals.drain_requested),

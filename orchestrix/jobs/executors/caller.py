@@ -51,9 +51,10 @@ class ExecutorCaller:
 
     Where an attempt is called is stored first, by compare-and-set on owner, epoch and attempt; the call follows. So
     whoever owns the job afterwards calls the same address with the same history id, which begins nothing twice.
-    The queues of a job are declared by its first report, of which this node is notified. Where that notification can
-    have gone to another owner, or is lost, `consume` makes them and begins to read them once the executor is known to
-    have the attempt. `listens` says whether reports can arrive now; `on_end` is called when a job has ended here.
+    Reports to this node are stored at once. Another node that takes one declares the queues of the job, and notifies
+    this one. Where that notification can have gone to another owner, or is lost, `consume` makes them and begins to
+    read them once the executor is known to have the attempt. `listens` says whether reports can arrive now; `on_end` is
+    called when a job has ended here.
     """
 
     def __init__(

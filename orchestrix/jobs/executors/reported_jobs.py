@@ -1,6 +1,7 @@
 """Reported jobs: notifies the owner of a job for a group that its executor reports, so that it reads the job's queues.
 
-They are declared by the node that takes the first report, not before: an executor that refuses costs the broker none.
+They are declared by another node than the owner that takes the first report, not before: an executor that refuses, or
+that reports to the owner, costs the broker none.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from orchestrix import clock, crash
-from orchestrix.broker.port import Broker, Outcome, Outgoing
+from orchestrix.broker.port import Broker, LinkState, Outcome, Outgoing
 from orchestrix.broker.published_spans import carrying, with_spans
 from orchestrix.broker.topology import job_channels, logs_queue, status_queue
 from orchestrix.domain.jobs import DISPATCHED, AttemptStatus, JobRow
@@ -17,6 +17,7 @@ from orchestrix.errors import BrokerUnavailable, Invalid, Unavailable
 from orchestrix.jobs import spans
 from orchestrix.jobs.executors.attempt_lookup import AttemptLookup
 from orchestrix.jobs.executors.attempt_tokens import is_attempt_token
+from orchestrix.jobs.executors.own_reports import OwnReports
 from orchestrix.persistence.cluster import installation
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs.job_logs import JobLogLine
@@ -45,17 +46,22 @@ class Reported:
 
 
 class ExecutorReports:
-    """Publishes reports into the job's two queues, where its owner reads them; an answer comes after the confirm.
+    """Takes reports. An answer comes after the commit where this node owns the job, and has stored them by `own`.
 
-    Its look at the attempt's row is the state guard: the executor begins only after its RUNNING was answered. The first
-    report of a job declares its queues, and then `notify_owner` is called, with the owner's and the job's id.
+    Else they are published into the job's two queues, where its owner reads them, and are answered after the confirm.
+    The first of these declares the queues, and then `notify_owner` is called, with the owner's and the job's id.
+
+    Its look at the attempt's row is the state guard: the executor begins only after its RUNNING was answered.
     """
 
-    def __init__(self, database: Database, broker: Broker, notify_owner: NotifyOwner) -> None:
+    def __init__(
+        self, database: Database, broker: Broker, notify_owner: NotifyOwner, own: OwnReports | None = None
+    ) -> None:
         self._database = database
         self._attempts = AttemptLookup(database)
         self._broker = broker
         self._notify_owner = notify_owner
+        self._own = own or OwnReports()
         self._key: bytes | None = None
         self._noticed: dict[str, str] = {}
         """The owners that were notified last, by jobs."""
@@ -78,22 +84,36 @@ class ExecutorReports:
             return verdict.cancel
         if (span := tracing.current_span()) is not None and span.recording:
             span.set({**spans.attributes_of(job), conventions.WORKER_ID: worker_id})
+        if self._noticed.get(job.id) == job.owner or not await self._store(job, wanted):
+            verdict = await self._publish(job, verdict, worker_id, wanted)
+        crash.point("jobs.report.before_answer")
+        return verdict.cancel
+
+    async def _store(self, job: JobRow, wanted: Sequence[Reported]) -> bool:
+        """Whether this node owns the job, and has stored the reports."""
+        if self._broker.state is not LinkState.UP:  # what the job sends next could not leave
+            raise BrokerUnavailable("not connected")
+        return await self._own.store(job, [_message(job, one) for one in wanted])
+
+    async def _publish(
+        self, job: JobRow, verdict: ReportVerdict, worker_id: str, wanted: Sequence[Reported]
+    ) -> ReportVerdict:
+        """Sends the reports to the owner, by the queues of the job; what is to be done by the last look at it."""
         first = job.state == DISPATCHED and self._noticed.get(job.id) != job.owner
-        left = list(wanted)
+        left, now = list(wanted), job
         if not (first and job.attempt == 1):  # else it has no queues yet
             left = await self._send(job, left)
             if left:
-                job, verdict = await self._judge(job_id, history_id, worker_id)
-                left = _wanted(verdict, left)
-        if left and job is not None and job.channels:  # else its queues were deleted: no node reads them any more
-            await self._declare_and_send(job, left)
+                found, verdict = await self._judge(job.id, wanted[0].event.history_id, worker_id)
+                left, now = _wanted(verdict, left), found or replace(job, channels=0)
+        if left and now.channels:  # else its queues were deleted: no node reads them any more
+            await self._declare_and_send(now, left)
             first = True
-        if first and job is not None and job.owner is not None:
+        if first and now.owner is not None:
             crash.point("jobs.report.before_notice")
-            await self._notify_owner(job.owner, job.id)
-            self._remember(job.id, job.owner)
-        crash.point("jobs.report.before_answer")
-        return verdict.cancel
+            await self._notify_owner(now.owner, now.id)
+            self._remember(now.id, now.owner)
+        return verdict
 
     def _remember(self, job_id: str, owner: str) -> None:
         """Its queues are there, and that owner knows: until it has read them, further reports cost no more."""

@@ -160,8 +160,13 @@ class OwnedJobs:
     def clear_unreported(self, job_id: str, epoch: int) -> None:
         """Clears away a job that has ended, and that no executor has reported: it has no queues."""
         if job_id not in self.epochs:
-            self._ending[job_id] = epoch
             self._without_queues.add(job_id)
+            self.clear(job_id, epoch)
+
+    def clear(self, job_id: str, epoch: int) -> None:
+        """Clears away a job that has ended and that is not consumed; another node may have declared its queues."""
+        if job_id not in self.epochs:
+            self._ending[job_id] = epoch
             self._end_wake.set()
 
     async def _link(self) -> JobConnection:
@@ -244,6 +249,8 @@ class OwnedJobs:
             return [job.id for job in await jobs.of_ids(connection, there) if job.ended]
 
     async def _delete(self, job_id: str) -> None:
+        if not self._links:  # no job has been consumed yet
+            (await self._link()).jobs -= 1
         link = self._links[hash(job_id) % len(self._links)]
         for queue in (status_queue(job_id), logs_queue(job_id)):
             await link.broker.delete(queue)

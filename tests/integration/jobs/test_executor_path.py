@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from orchestrix.config.settings import ClusterSettings
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.registry.executor_calls import CallAnswer
 from orchestrix.domain.registry.routing import NoExecutors
-from orchestrix.errors import Unavailable
+from orchestrix.errors import BrokerUnavailable, Unavailable
 from orchestrix.jobs import messages
+from orchestrix.jobs.executors import own_reports
 from orchestrix.jobs.executors.port import CallResult, CallTimings, ExecutorCalls, ExecutorRun
 from orchestrix.jobs.executors.reports import ExecutorReports, Reported
 from orchestrix.persistence.engine import Transaction
@@ -36,6 +38,11 @@ class Executor:
     runs: list[ExecutorRun] = field(default_factory=list)
     answer: CallAnswer = CallAnswer.TAKEN
     missing: Exception | None = None
+    tries: int = TRIES
+
+    def by(self, reports: ExecutorReports) -> Executor:
+        """The same one, when it reports by another node."""
+        return replace(self, reports=reports)
 
     async def run(self, run: ExecutorRun) -> CallResult:
         self.runs.append(run)
@@ -62,7 +69,7 @@ class Executor:
         run = self.runs[0]
         body = dump({"jobId": run.job_id, "historyId": run.history_id, "workerId": HERE, "seq": seq, **more})
         event = messages.read_event(queue(run.job_id), body, self.reports._database.now())
-        for _ in range(TRIES - 1):  # as executors do: a queue that was just declared may refuse what is published
+        for _ in range(self.tries - 1):  # as executors do: a queue that was just declared may refuse what is published
             try:
                 return await self.reports.take(run.job_id, run.history_id, HERE, [Reported(event, body)])
             except Unavailable:
@@ -108,10 +115,12 @@ async def test_a_job_for_a_group_runs_on_an_executor_to_its_end(plant: Plant) ->
     await broker.stop()
 
 
+@pytest.mark.parametrize("owns", [False, True], ids=["elsewhere", "own"])
 @pytest.mark.parametrize("ends", ["stop", "die"])
-async def test_it_goes_on_where_its_owner_drains_or_dies(plant: Plant, ends: str) -> None:
+async def test_it_goes_on_where_its_owner_drains_or_dies(plant: Plant, ends: str, owns: bool) -> None:
     broker = AmqpBroker(plant.url, name="reports")
     job, executor = await begun(plant, broker)
+    executor = to_owner(plant, broker, executor) if owns else executor
     first = plant.nodes[0]
     second = await plant.node("two")
     assert (await plant.owned(job)).owner == first.name
@@ -128,6 +137,12 @@ async def test_it_goes_on_where_its_owner_drains_or_dies(plant: Plant, ends: str
     await plant.cleared(job, deadline=20.0)
     assert [line.seq for line in await plant.logs(job)] == list(range(2, 10))
     await broker.stop()
+
+
+def to_owner(plant: Plant, broker: AmqpBroker, executor: Executor) -> Executor:
+    """It reports by the very node that owns its jobs."""
+    own = plant.nodes[0].signals.own_reports
+    return executor.by(ExecutorReports(plant.database, broker, plant.notify_owner, own))
 
 
 SELDOM = HASTY.model_copy(update={"reconcile": 60.0})
@@ -195,4 +210,110 @@ async def test_what_no_executor_takes_makes_no_queues_and_is_cleared_away(
     await plant.cleared(job)
     assert (done.error["type"], await has_queues(broker, job)) == (error, False)
     assert plant.nodes[0].jobs.owned_jobs._links == [], "no queue was read"
+    await broker.stop()
+
+
+async def test_a_report_to_the_owner_is_stored_when_it_is_answered_and_makes_no_queues(
+    plant: Plant, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, executor = await called(plant, broker, cluster=SELDOM)
+    executor = to_owner(plant, broker, executor)
+    assert await executor.status(1, "RUNNING") is None
+    assert (await plant.now(job)).state == "RUNNING"
+    for _ in range(2):  # again, as where the answer was lost
+        assert await executor.line(2) is None
+    assert [line.message for line in await plant.logs(job)] == ["line 2"]
+    assert ((await plant.now(job)).log_lines, await has_queues(broker, job)) == (1, False)
+    assert await executor.status(3, "SUCCEEDED", result={"b": 2}, lastLogSeq=2) is None
+    done = await plant.now(job)
+    assert (done.state, done.result, await has_queues(broker, job)) == ("SUCCEEDED", {"b": 2}, False)
+    await plant.cleared(job)
+    assert (plant.noticed, await executor.line(4)) == ([], "this attempt has ended")
+    assert "cannot be handled" not in caplog.text
+    await broker.stop()
+
+
+async def test_reports_to_the_owner_and_to_others_are_one_log(plant: Plant) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, other = await called(plant, broker)
+    owner = to_owner(plant, broker, other)
+    assert await owner.status(1, "RUNNING") is None
+    for executor, seq in ((other, 2), (owner, 3), (other, 4), (owner, 2), (owner, 5), (other, 5)):
+        assert await executor.line(seq) is None
+    assert await owner.status(6, "SUCCEEDED", lastLogSeq=5) is None
+    await plant.reached(job, "SUCCEEDED")
+    await plant.cleared(job)
+    assert sorted(line.seq for line in await plant.logs(job)) == [2, 3, 4, 5]
+    assert not await has_queues(broker, job)
+    await broker.stop()
+
+
+async def test_what_others_took_before_the_end_is_read_after_it(plant: Plant) -> None:
+    """The owner does not know of the queues yet, and stores the end: the job is not cleared away without its lines."""
+    broker = AmqpBroker(plant.url, name="reports")
+    plant.notices = False
+    job, other = await called(plant, broker, cluster=HASTY.model_copy(update={"reconcile": 3.0}))
+    owner = to_owner(plant, broker, other)
+    assert await owner.status(1, "RUNNING") is None
+    assert await other.line(2) is None
+    assert await owner.status(3, "SUCCEEDED", lastLogSeq=2) is None
+    await plant.cleared(job, deadline=20.0)
+    assert [line.seq for line in await plant.logs(job)] == [2]
+    assert not await has_queues(broker, job)
+    await broker.stop()
+
+
+async def test_two_reports_of_a_job_at_once_are_stored_one_after_the_other(plant: Plant) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, executor = await called(plant, broker, cluster=SELDOM)
+    executor = replace(to_owner(plant, broker, executor), tries=1)
+    late = executor.status(2, "SUCCEEDED", lastLogSeq=0), executor.status(1, "RUNNING")
+    await asyncio.gather(*late)
+    assert (await plant.now(job)).state == "SUCCEEDED"
+    await broker.stop()
+
+
+async def test_a_report_is_not_stored_while_the_broker_is_away(plant: Plant) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, executor = await called(plant, broker, cluster=SELDOM)
+    executor = to_owner(plant, broker, executor)
+    await broker.stop()
+    with pytest.raises(BrokerUnavailable):
+        await executor.status(1, "RUNNING")
+    assert (await plant.now(job)).state == "DISPATCHED"
+
+
+async def test_a_report_that_is_not_stored_in_time_is_sent_again(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, executor = await called(plant, broker, cluster=SELDOM)
+    executor = to_owner(plant, broker, executor)
+    monkeypatch.setattr(own_reports, "STORE_TIMEOUT_S", 0.05)
+    events = plant.nodes[0].jobs.events
+    await events._loop.stop()
+    with pytest.raises(Unavailable, match="could not be stored in time"):
+        await executor.status(1, "RUNNING")
+    monkeypatch.undo()
+    await events.start()
+    assert await executor.status(1, "RUNNING") is None
+    assert (await plant.now(job)).state == "RUNNING"
+    await broker.stop()
+
+
+async def test_a_report_whose_job_has_another_owner_now_goes_through_the_queues(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, executor = await called(plant, broker)
+    executor = to_owner(plant, broker, executor)
+    look = executor.reports._judge
+
+    async def before(*which: Any) -> Any:  # when the report's look at the job was made
+        found, verdict = await look(*which)
+        return None if found is None else replace(found, owner_epoch=found.owner_epoch - 1), verdict
+
+    monkeypatch.setattr(executor.reports, "_judge", before)
+    assert await executor.status(1, "RUNNING") is None
+    assert plant.noticed == [(plant.nodes[0].name, job.id)]
+    await plant.reached(job, "RUNNING")
     await broker.stop()
