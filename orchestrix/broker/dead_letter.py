@@ -43,6 +43,7 @@ def dead_letter(delivery: Delivery, reason: str) -> Outgoing:
             "x-routing-key": delivery.routing_key,
             DELIVERIES: delivery.delivery_count + 1,
         },
+        reply_to=delivery.reply_to,
     )
 
 

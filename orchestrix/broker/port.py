@@ -16,7 +16,11 @@ the broker has not noticed yet keeps no other from a queue of its own."""
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message to publish: persistent, mandatory, `application/json`."""
+    """A message to publish: persistent, mandatory, `application/json`.
+
+    `reply_to` names the queue for the answers, at most 255 bytes; `CONNECTION` in it is as in the name of a queue that
+    is declared over the same `Broker`.
+    """
 
     exchange: str
     routing_key: str
@@ -26,6 +30,7 @@ class Outgoing:
     type: str | None = None
     timestamp: datetime | None = None
     headers: Headers = field(default_factory=dict)
+    reply_to: str | None = None
 
 
 class Outcome(Enum):
@@ -60,7 +65,8 @@ class Delivery:
 
     `delivery_count` is RabbitMQ's `x-delivery-count`: how often it was requeued or lost before (0 at first).
     Text that is not UTF-8 is decoded with replacement; the body is left as it came. `sent_at` is the sender's property
-    `timestamp`, in seconds since 1970 by its own clock; None if it has none.
+    `timestamp`, in seconds since 1970 by its own clock; None if it has none. `reply_to` is the sender's word: whoever
+    answers decides whether it may name that queue.
     """
 
     body: bytes
@@ -76,6 +82,7 @@ class Delivery:
     tag: int
     session: int
     sent_at: float | None = None
+    reply_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -20,6 +21,13 @@ JOB_CANCEL: Final = "orchestrix.job.cancel"
 JOB_ASSIGNED: Final = "orchestrix.job.assigned"
 JOB_HANDOFF: Final = "orchestrix.job.handoff"
 WORKER_HEARTBEAT: Final = "orchestrix.worker.heartbeat"
+SHARD_COORDINATOR: Final = "orchestrix.shard.coordinator"
+"""Where members of services that share shards send what they say; any node answers."""
+SHARD_MEMBER_PREFIX: Final = "orchestrix.shard.member."
+"""The prefix of the queues in which members receive their answers: coordinators send answers nowhere else."""
+_SHARD_MEMBER: Final = re.compile(rf"{re.escape(SHARD_MEMBER_PREFIX)}[A-Za-z0-9._:-]+")
+_LONGEST_NAME: Final = 255
+_MEMBER: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 DISPATCH_QUEUE_PREFIX: Final = "orchestrix.job.dispatch."
 """The prefix of the queues by which jobs reach workers."""
 SINGLE: Final[Mapping[str, str | int | bool]] = {"x-queue-type": "quorum", "x-single-active-consumer": True}
@@ -156,6 +164,33 @@ def handoff_ack(node_id: str) -> str:
 def worker_heartbeat_queue(node_id: str) -> str:
     """Where a node receives the heartbeats of workers."""
     return f"{WORKER_HEARTBEAT}.{node_id}{CONNECTION}"
+
+
+def shard_topology() -> Topology:
+    """What the nodes share for shards."""
+    return queues_of_work(Topology(), SHARD_COORDINATOR)
+
+
+def member_queue(member: str) -> str:
+    """Where a member of a service receives its answers: a name as in `is_member_queue`, new with each connection.
+
+    Raises ValueError unless `member` is 1 to 200 ASCII letters, digits, `.`, `_` and `-`.
+    """
+    if not _MEMBER.fullmatch(member):
+        raise ValueError(f"{member[:100]!r} is no id of a member: use up to 200 ASCII letters, digits, '.', '_', '-'")
+    return f"{SHARD_MEMBER_PREFIX}{member}{CONNECTION}"
+
+
+def member_topology(member: str) -> Topology:
+    """The queue of a member's answers. It is exclusive: an answer is of no use to anybody but that connection, and once
+    the member is gone the broker returns what is sent to it.
+    """
+    return Topology(queues=(Queue(member_queue(member), exclusive=True),))
+
+
+def is_member_queue(reply_to: str | None) -> bool:
+    """Whether answers may be sent there: only to a queue of a member, whatever a message asks for."""
+    return reply_to is not None and len(reply_to) <= _LONGEST_NAME and _SHARD_MEMBER.fullmatch(reply_to) is not None
 
 
 WORKER_HEARTBEATS: Final = Topology(exchanges=(Exchange(WORKER_HEARTBEAT, "topic"),))

@@ -23,6 +23,8 @@ DELIVERY_LIMIT: Final = "delivery_limit"
 """The broker's reason for a message that was redelivered too often: no handler has judged it."""
 UNROUTED_REASON: Final = "unrouted"
 UNKNOWN: Final = "unknown"
+REPLY_TO: Final = "x-reply-to"
+"""The stored header that has the property `reply_to` of the message: a redrive gives it back."""
 _HEADERS_LIMIT_BYTES: Final = 16 * 1024
 _NAME_LIMIT: Final = 40
 _LONGEST_CONTEXT: Final = 512
@@ -76,7 +78,7 @@ def parse(delivery: Delivery, catalog: Catalog, now: datetime) -> ParsedDeadLett
         body=body,
         body_size=size,
         body_sha256=digest,
-        headers=_headers(delivery.headers),
+        headers=_headers(delivery),
         died_at=died_at or now,
         recorded_at=now,
     )
@@ -132,6 +134,7 @@ def republished(delivery: Delivery) -> Outgoing:
         type=_short(delivery.type or ""),
         timestamp=_time(death),
         headers=fields,
+        reply_to=_short(delivery.reply_to) if delivery.reply_to else None,
     )
 
 
@@ -272,7 +275,14 @@ def _times(delivery: Delivery) -> int:
     return int(str(value)) if digits else 0
 
 
-def _headers(headers: Mapping[str, object]) -> dict[str, Any]:
+def _headers(delivery: Delivery) -> dict[str, Any]:
+    """The headers to store, with where answers are expected: the property alone says that, no header of a client."""
+    found = _kept_headers(delivery.headers)
+    found.pop(REPLY_TO, None)
+    return found | {REPLY_TO: delivery.reply_to} if delivery.reply_to else found
+
+
+def _kept_headers(headers: Mapping[str, object]) -> dict[str, Any]:
     """A client's headers; those that are too many are kept only as far as they say why the message is dead, and what
     it followed from."""
     if len(repr(headers)) <= _HEADERS_LIMIT_BYTES:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from orchestrix.broker.port import Topology
 from orchestrix.broker.topology import (
     COMMANDS,
     DEAD,
@@ -15,13 +16,15 @@ from orchestrix.broker.topology import (
     EVENTS,
     JOB_ASSIGNED,
     JOB_HANDOFF,
+    SHARD_COORDINATOR,
     UNROUTED,
     queue_of_work,
     to_json,
     work_queue,
 )
+from orchestrix.dead_letters import parse
 from orchestrix.errors import ConflictError
-from orchestrix.outbox.rows import REDRIVE_OWNER
+from orchestrix.outbox.rows import REDRIVE_OWNER, REPLY_TO
 from orchestrix.persistence import dead_letters, outbox
 from orchestrix.persistence.dead_letters import DeadLetter
 from orchestrix.persistence.engine import Transaction
@@ -54,7 +57,7 @@ def target_of(dead_letter: DeadLetter, catalog: Catalog) -> tuple[str, str]:
         return COMMANDS, dead_letter.queue
     if dead_letter.queue in catalog.events:
         return EVENTS, dead_letter.queue
-    if dead_letter.queue in (JOB_ASSIGNED, JOB_HANDOFF):
+    if dead_letter.queue in (JOB_ASSIGNED, JOB_HANDOFF, SHARD_COORDINATOR):
         return "", dead_letter.queue
     if dead_letter.queue.startswith(DISPATCH_QUEUE_PREFIX):
         raise NotSendable(_OVER)
@@ -95,11 +98,18 @@ def row_of(
         correlation_id=text_within(dead_letter.correlation_id, CORRELATION_LIMIT_BYTES) or "",
         body=body,
         timeout_ms=0,
-        topology=None if topology is None else to_json(topology),
+        topology=_stored(topology, text_within(dead_letter.headers.get(parse.REPLY_TO), _LONGEST_NAME)),
         created_at=now,
         traceparent=text_within(dead_letter.headers.get("traceparent"), _LONGEST_PARENT),
         tracestate=text_within(dead_letter.headers.get("tracestate"), _LONGEST_STATE),
     )
+
+
+def _stored(topology: Topology | None, reply_to: str | None) -> dict[str, Any] | None:
+    """What the row's column `topology` has: the message's `reply_to` beside it, where there is one."""
+    if reply_to is None or not reply_to.isprintable():
+        return None if topology is None else to_json(topology)
+    return {**to_json(topology or Topology()), REPLY_TO: reply_to}
 
 
 async def taken_ids(tx: Transaction, dead_letters: Collection[DeadLetter]) -> set[str]:

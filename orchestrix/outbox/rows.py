@@ -28,6 +28,10 @@ Their `n` says how often the dead letter has been redriven.
 """
 
 
+REPLY_TO: Final = "replyTo"
+"""The field beside those of a row's topology that has the message's `reply_to`: hardly any row has one."""
+
+
 def row_for(instance: Instance, command: Command) -> OutboxRow:
     """The outbox row of `command`. Its id is the message's id: every copy of the command carries the same."""
     traceparent, tracestate = instance.trace
@@ -119,4 +123,5 @@ def message_of(row: OutboxRow, span: Span | None = None) -> Outgoing:
         type=row.type,
         timestamp=row.created_at,
         headers={name: value for name, value in context.items() if value is not None},
+        reply_to=None if row.topology is None else row.topology.get(REPLY_TO),
     )

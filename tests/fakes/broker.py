@@ -28,6 +28,7 @@ class Stored:
     headers: Mapping[str, object]
     count: int = 0
     sent_at: float | None = None
+    reply_to: str | None = None
 
 
 @dataclass(slots=True)
@@ -135,6 +136,7 @@ class FakeConsumer:
                 tag=tag,
                 session=self.session,
                 sent_at=stored.sent_at,
+                reply_to=stored.reply_to,
             )
         )
         self._arrived.set()
@@ -280,4 +282,5 @@ class FakeBroker:
         """By the default exchange."""
         sent_at = None if message.timestamp is None else message.timestamp.timestamp()
         more = {"message_id": message.message_id, "headers": dict(message.headers), "sent_at": sent_at}
+        more["reply_to"] = message.reply_to
         self.put(message.routing_key, message.body, exchange="", correlation_id=message.correlation_id, **more)

@@ -37,7 +37,8 @@ _JSON: Final = b"\x10application/json"
 _PERSISTENT: Final = b"\x02"
 
 _HAS_TYPE_OF_CONTENT, _HAS_HEADERS, _HAS_DELIVERY_MODE = 1 << 15, 1 << 13, 1 << 12
-_HAS_CORRELATION_ID, _HAS_MESSAGE_ID, _HAS_TIMESTAMP, _HAS_TYPE = 1 << 10, 1 << 7, 1 << 6, 1 << 5
+_HAS_CORRELATION_ID, _HAS_REPLY_TO, _HAS_MESSAGE_ID = 1 << 10, 1 << 9, 1 << 7
+_HAS_TIMESTAMP, _HAS_TYPE = 1 << 6, 1 << 5
 _ALWAYS: Final = _HAS_TYPE_OF_CONTENT | _HAS_HEADERS | _HAS_DELIVERY_MODE | _HAS_MESSAGE_ID
 _MORE_FLAGS: Final = 1
 DELIVERY_COUNT: Final = "x-delivery-count"
@@ -48,6 +49,7 @@ class Properties(NamedTuple):
 
     headers: Mapping[str, object] = {}
     correlation_id: str | None = None
+    reply_to: str | None = None
     message_id: str | None = None
     sent_at: float | None = None
     type: str | None = None
@@ -96,10 +98,13 @@ def _publish_method(exchange: str, routing_key: str) -> bytes:
 
 def _header(message: Outgoing) -> bytes:
     flags = _ALWAYS
-    correlation, time, kind = b"", b"", b""
+    correlation, reply_to, time, kind = b"", b"", b"", b""
     if message.correlation_id:
         flags |= _HAS_CORRELATION_ID
         correlation = field_tables.short_string(message.correlation_id, "the correlation id")
+    if message.reply_to:
+        flags |= _HAS_REPLY_TO
+        reply_to = field_tables.short_string(message.reply_to, "reply_to")
     if message.timestamp is not None:
         flags |= _HAS_TIMESTAMP
         time = _seconds(message.timestamp)
@@ -107,9 +112,8 @@ def _header(message: Outgoing) -> bytes:
         flags |= _HAS_TYPE
         kind = field_tables.short_string(message.type, "the type")
     head = _CONTENT.pack(_BASIC, 0, len(message.body), flags) + _JSON + field_tables.headers(message.headers)
-    return (
-        head + _PERSISTENT + correlation + field_tables.short_string(message.message_id, "the message id") + time + kind
-    )
+    message_id = field_tables.short_string(message.message_id, "the message id")
+    return head + _PERSISTENT + correlation + reply_to + message_id + time + kind
 
 
 def _seconds(time: datetime) -> bytes:
@@ -187,7 +191,7 @@ _LAYOUT: Final[tuple[tuple[int, str, Callable[[bytes, int], tuple[object, int]]]
     (_HAS_DELIVERY_MODE, "", _skip(1)),
     (1 << 11, "", _skip(1)),  # priority
     (_HAS_CORRELATION_ID, "correlation_id", field_tables.read_short),
-    (1 << 9, "", field_tables.read_short),  # reply-to
+    (_HAS_REPLY_TO, "reply_to", field_tables.read_short),
     (1 << 8, "", field_tables.read_short),  # expiration
     (_HAS_MESSAGE_ID, "message_id", field_tables.read_short),
     (_HAS_TIMESTAMP, "sent_at", lambda header, at: (float(_TAG.unpack_from(header, at)[0]), at + _TAG.size)),
@@ -222,6 +226,7 @@ def read_delivery(payload: bytes, at: int, header: bytes, body: bytes, queue: st
         tag=tag,
         session=session,
         sent_at=properties.sent_at,
+        reply_to=properties.reply_to,
     )
 
 

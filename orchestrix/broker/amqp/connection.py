@@ -122,11 +122,14 @@ class _Connection(aio_pika.Connection):
 
 
 class AmqpConnection:
-    """One connection. `lost` is done, with the reason as a sentence, when it is gone for whatever cause."""
+    """One connection. `lost` is done, with the reason as a sentence, when it is gone for whatever cause.
 
-    def __init__(self, purpose: str) -> None:
+    Connections of one session have the same `token`: it makes the names of queues its own.
+    """
+
+    def __init__(self, purpose: str, token: str | None = None) -> None:
         self.purpose = purpose
-        self._token = clock.token()
+        self._token = token or clock.token()
         self.heard_at = clock.monotonic()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.on_lost: Callable[[str], None] = lambda reason: None
@@ -180,7 +183,7 @@ class AmqpConnection:
         return transport is not None and transport.connection.server_properties.get("product") == "RabbitMQ"
 
     def named(self, queue: str) -> str:
-        """What the broker calls a queue of this connection."""
+        """What the broker calls a queue of this session."""
         return queue.replace(CONNECTION, f".{self._token}")
 
     def check(self) -> None:

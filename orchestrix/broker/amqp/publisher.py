@@ -181,6 +181,8 @@ class AmqpPublisher(ChannelListener):
                 ahead = self._by_id[message.message_id].flight
                 left.append(index)
                 continue
+            if message.reply_to is not None:
+                message = replace(message, reply_to=link.named(message.reply_to))
             slot = self._slot(index, message, flight)
             try:
                 frames = codec.publish(slot.message, channel.number, link.frame_max)

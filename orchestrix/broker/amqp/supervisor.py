@@ -138,7 +138,8 @@ class ConnectionSupervisor:
             raise Unavailable(f"cannot determine the broker's address ({type(e).__name__})") from e
 
     async def _open(self, url: URL) -> AmqpSession:
-        session = AmqpSession(AmqpConnection("publish"), AmqpConnection("consume"))
+        token = clock.token()
+        session = AmqpSession(AmqpConnection("publish", token), AmqpConnection("consume", token))
         try:
             for link in session.links:
                 await self._try_connect(link, url)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrix.broker.port import Outgoing, Queue
+from orchestrix.broker.port import Delivery, Outgoing, Queue
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +23,7 @@ class StoredMessage:
     count: int = 0
     redelivered: bool = False
     sent_at: float | None = None
+    reply_to: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +55,27 @@ def stored(message: Outgoing) -> StoredMessage:
         type=message.type,
         headers=dict(message.headers),
         sent_at=None if message.timestamp is None else message.timestamp.timestamp(),
+        reply_to=message.reply_to or None,
+    )
+
+
+def delivered(message: StoredMessage, queue: str, tag: int, session: int) -> Delivery:
+    """A message as it is delivered."""
+    return Delivery(
+        body=message.body,
+        queue=queue,
+        exchange=message.exchange,
+        routing_key=message.routing_key,
+        message_id=message.message_id,
+        correlation_id=message.correlation_id,
+        type=message.type,
+        headers=message.headers,
+        redelivered=message.redelivered,
+        delivery_count=message.count,
+        tag=tag,
+        session=session,
+        sent_at=message.sent_at,
+        reply_to=message.reply_to,
     )
 
 

@@ -20,7 +20,7 @@ from orchestrix.broker.port import Delivery, Exchange, Outcome, Outgoing, Publis
 from orchestrix.broker.topology import EVENTS
 from orchestrix.errors import ConfigError, Unavailable
 from orchestrix.testing.broker.network import MIN_GAP_S, NetworkLink
-from orchestrix.testing.broker.queues import MemoryQueue, StoredMessage, fits, stored
+from orchestrix.testing.broker.queues import MemoryQueue, StoredMessage, delivered, fits, stored
 from orchestrix.testing.simulation.rng import Rng
 from orchestrix.testing.simulation.virtual_time import outside_context
 
@@ -359,21 +359,7 @@ class MemoryServer:
         tag = next(self._tags)
         channel.unacked[tag] = queue, stored
         channel.unacked_in[queue] += 1
-        delivery = Delivery(
-            body=stored.body,
-            queue=queue,
-            exchange=stored.exchange,
-            routing_key=stored.routing_key,
-            message_id=stored.message_id,
-            correlation_id=stored.correlation_id,
-            type=stored.type,
-            headers=stored.headers,
-            redelivered=stored.redelivered,
-            delivery_count=stored.count,
-            tag=tag,
-            session=channel.number,
-            sent_at=stored.sent_at,
-        )
+        delivery = delivered(stored, queue, tag, channel.number)
         channel.session.consume_down.send(lambda: channel.deliver(delivery))
 
     def _release(self, channel: ServerChannel, tag: int) -> tuple[str, StoredMessage] | None:

@@ -33,11 +33,11 @@ def unmarshal(data: bytes) -> list[object]:
     return found
 
 
-@given(st.dictionaries(text, text | st.booleans() | st.integers(-(2**63), 2**63 - 1), max_size=5), text, text)
+@given(st.dictionaries(text, text | st.booleans() | st.integers(-(2**63), 2**63 - 1), max_size=5), text, text, text)
 def test_a_published_message_is_read_by_the_public_codec(
-    headers: dict[str, str | int], correlation_id: str, kind: str
+    headers: dict[str, str | int], correlation_id: str, kind: str, reply_to: str
 ) -> None:
-    sent = replace(MESSAGE, headers=headers, correlation_id=correlation_id, type=kind)
+    sent = replace(MESSAGE, headers=headers, correlation_id=correlation_id, type=kind, reply_to=reply_to)
     method, header, body = unmarshal(codec.publish(sent, 7, FRAME_MAX * 100))
     assert isinstance(method, commands.Basic.Publish)
     assert (method.exchange, method.routing_key, method.mandatory, method.immediate) == ("work", "jobs", True, False)
@@ -45,6 +45,7 @@ def test_a_published_message_is_read_by_the_public_codec(
     found = header.properties
     assert (found.content_type, found.delivery_mode, found.message_id) == ("application/json", 2, "id-1")
     assert (found.correlation_id or "", found.message_type or "") == (correlation_id, kind)
+    assert found.reply_to == (reply_to or None)
     assert (found.timestamp, found.headers) == (MESSAGE.timestamp, headers)
     assert isinstance(body, ContentBody)
     assert body.value == b"{}"

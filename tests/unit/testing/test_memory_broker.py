@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -97,6 +98,24 @@ def test_messages_arrive_in_order(rig: Rig) -> None:
         assert bodies(deliveries) == list(range(50))
         assert not any(one.redelivered for one in deliveries)
         await eventually(lambda: rig.server.depth("a") == 0, deadline=5.0)
+
+    rig.loop.run_until_complete(days())
+
+
+def test_where_answers_are_expected_is_kept_over_redeliveries_and_dead_letters(rig: Rig) -> None:
+    async def days() -> None:
+        broker, consumer = await rig.pair()
+        rig.server.delivery_limit = 1
+        await broker.publish([replace(message(1), reply_to="answers")])
+        for _ in range(2):
+            found = await consumer.receive(1)
+            assert [one.reply_to for one in found] == ["answers"]
+            await consumer.requeue(found)
+        (dead,) = await taken(await broker.consume(["a.dead"], 10), 1)
+        assert (dead.body, dead.reply_to) == (b"1", "answers")
+        await broker.publish([message(2)])
+        (plain,) = await taken(consumer, 1)
+        assert (plain.body, plain.reply_to) == (b"2", None)
 
     rig.loop.run_until_complete(days())
 

@@ -42,6 +42,7 @@ def republished(command: CommandDelivery, *, isolated: bool = False) -> Outgoing
         type=first.type,
         timestamp=None if first.sent_at is None else _moment(first.sent_at),
         headers=headers,
+        reply_to=first.reply_to,
     )
 
 

@@ -1,0 +1,1 @@
+"""Shards: which member of a service works on which part of it."""

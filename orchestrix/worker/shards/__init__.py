@@ -1,0 +1,1 @@
+"""Shard member: the side of a process that is given shards."""
