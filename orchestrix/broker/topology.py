@@ -182,7 +182,7 @@ def member_queue(member: str) -> str:
 
 
 def member_topology(member: str) -> Topology:
-    """The queue of a member's answers. It is exclusive: an answer is of no use to anybody but that connection, and once
+    """The queue of a member's answers. It is exclusive: an answer is of use to that connection alone, and once
     the member is gone the broker returns what is sent to it.
     """
     return Topology(queues=(Queue(member_queue(member), exclusive=True),))

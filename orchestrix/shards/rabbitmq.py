@@ -142,7 +142,7 @@ class RabbitMQTransport:
         await consumer.acknowledge(batch)
 
     def _refusals(self, dead: Sequence[tuple[Delivery, str]]) -> list[MemberAnswer]:
-        """What the senders of dead letters are told; they hear it again with each such message."""
+        """The answers to the senders of dead letters."""
         return [
             MemberAnswer(one.reply_to, self.handler.refusal(reason), one.correlation_id)
             for one, reason in dead

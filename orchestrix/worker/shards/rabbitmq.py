@@ -15,7 +15,7 @@ ANSWERS_PREFETCH: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceivedAssignment:
     """What a coordinator has sent; `correlation_id` is that of the message that it answers, if it answers one."""
 
     body: bytes
@@ -68,12 +68,12 @@ class MemberTransport:
             raise ConfigError(f"the broker refuses what this member of a service sends: {published.detail}")
         return published.outcome is Outcome.CONFIRMED
 
-    async def receive(self) -> Sequence[Answer]:
+    async def receive(self) -> Sequence[ReceivedAssignment]:
         """Waits for answers, and returns those that are there, in order; none when it is closed."""
         assert self._consumer is not None, "it has begun"
         taken = await self._consumer.receive(ANSWERS_PREFETCH)
         await self._consumer.acknowledge(taken)
-        return [Answer(one.body, one.correlation_id) for one in taken]
+        return [ReceivedAssignment(one.body, one.correlation_id) for one in taken]
 
     async def _listens(self) -> bool:
         """Whether the queue is there: declared over the connection that is up."""

@@ -174,8 +174,11 @@ async def test_one_that_breaks_the_handler_costs_its_neighbours_nothing(scene: S
 
     scene.echo.judge = judge
     member = await scene.member()
+    await scene.transport.stop()
     for body in (b"1", b"poison", b"2"):
         assert await member.send("heartbeat", body)
+    consumer = await scene.broker.consume([SHARD_COORDINATOR], 10, own_topology=shard_topology())
+    await scene.transport._finish(consumer, await take(consumer, 3, acknowledge=False))
     found = await answers(member, 3)
     assert sorted(found) == sorted([b"echo 1", b"echo 2", b'{"error": "failed: KeyError"}'])
     (dead,) = await scene.dead(1)
