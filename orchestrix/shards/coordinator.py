@@ -35,6 +35,8 @@ LOOK_S: Final = 1.0
 """Seconds between two looks at what other nodes have changed."""
 SHORTEST_LOOK_S: Final = 0.05
 PRUNE_S: Final = 600.0
+GIVE_BACK_S: Final = 5.0
+"""Seconds without the database after which members are left to other nodes."""
 HISTORY_KEPT: Final = timedelta(days=7)
 """How long generations are kept that were superseded."""
 
@@ -54,7 +56,8 @@ class ShardCoordinator:
     """Stores what members say, answers them, and begins and activates generations.
 
     An answer leaves after the commit of what it answers. `check_s` are the seconds between two checks for silent
-    members; none is inactive before this node has listened for the heartbeat time-out.
+    members; none is inactive before this node has listened for the heartbeat time-out. A node without its database
+    gives the messages back that it has, and takes no more, for other nodes may have theirs.
     """
 
     def __init__(
@@ -78,14 +81,16 @@ class ShardCoordinator:
             database, self._memory, self._listening, self._writing, self._transport.send, self._store_held
         )
         self._checked_at = self._pruned_at = -PRUNE_S
+        self._answered_at, self._takes = clock.monotonic(), False
         self._loop = Loop("shard coordinator", self._round)
 
     async def start(self) -> None:
         """Begins to answer members."""
         self._listening.interrupt()
-        await self._loop.start()
+        self._answered_at, self._takes = clock.monotonic(), True
         await self._heartbeats.start()
         await self._transport.start()
+        await self._loop.start()
 
     async def stop(self) -> None:
         """Takes no more; other nodes answer what is left."""
@@ -161,8 +166,21 @@ class ShardCoordinator:
             wait_s = await self.look()
         except RetryableError:
             self._listening.interrupt()
+            await self._give_back()
             raise
+        await self._take_again()
         await asyncio.sleep(wait_s)
+
+    async def _give_back(self) -> None:
+        if self._takes and clock.monotonic() - self._answered_at >= GIVE_BACK_S:
+            self._takes = False
+            await self._transport.stop()
+
+    async def _take_again(self) -> None:
+        self._answered_at = clock.monotonic()
+        if not self._takes:
+            await self._transport.start()
+            self._takes = True
 
     async def look(self) -> float:
         """Reads what has changed, leads and activates generations, and checks for silence; seconds until the next."""

@@ -118,15 +118,16 @@ class Scene:
         self.members: list[Member] = []
         self.nodes: dict[str, ShardCoordinator] = {}
         self.brokers: dict[str, MemoryBroker] = {}
-        self.transports: dict[str, RabbitMQTransport] = {}
+        self.clients: dict[str, SqliteClient] = {}
         self.wrong: list[str] = []
         self.database = SqliteClient(self.file).database()
 
     async def node(self, name: str) -> ShardCoordinator:
         """A node that runs."""
         self.brokers[name] = broker = await self.broker()
+        self.clients[name] = client = SqliteClient(self.file)
         made = ShardCoordinator(
-            SqliteClient(self.file).database(),
+            client.database(),
             broker,
             partial(RabbitMQTransport, broker),
             node_id=name,

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from orchestrix.broker.topology import SHARD_COORDINATOR
 from orchestrix.domain.shards import messages
-from orchestrix.domain.shards.state import MemberHeartbeat, MemberRegistration
+from orchestrix.domain.shards.state import MemberHeartbeat, MemberLeave, MemberRegistration
+from orchestrix.errors import Contention
 from orchestrix.persistence.shards import services, workers
 from orchestrix.shards import changes
 from orchestrix.shards.changes import TOO_MANY_SERVICES
+from orchestrix.shards.rabbitmq import MemberRequest
 from tests.servers import templates
 from tests.support import eventually
-from tests.unit.shards.scene import SERVICE, Scene
+from tests.unit.shards.scene import SERVICE, Member, Scene
 
 pytestmark = pytest.mark.virtual_time
 
@@ -45,7 +48,7 @@ async def active(scene: Scene) -> int:
     return state.active.number if state.active is not None else 0
 
 
-@pytest.mark.req("S1-4", "S4-18")
+@pytest.mark.req("S1-4", "S1-23", "S4-18", "S4-19", "S4-41")
 async def test_two_nodes_divide_what_one_window_has_brought(scene: Scene) -> None:
     await scene.node("n-1")
     await scene.node("n-2")
@@ -65,6 +68,7 @@ async def test_a_member_that_leaves_is_replaced_at_once(scene: Scene) -> None:
     assert (await scene.history())[0].cause == "left"
 
 
+@pytest.mark.req("S1-5", "S1-36")
 async def test_a_crashed_member_loses_its_shards_after_the_timeout_and_no_other_does(scene: Scene) -> None:
     await scene.node("n-1")
     await scene.node("n-2")
@@ -79,6 +83,7 @@ async def test_a_crashed_member_loses_its_shards_after_the_timeout_and_no_other_
     assert (newest.cause, newest.cause_worker) == ("inactive", "w-1")
 
 
+@pytest.mark.req("S1-38")
 async def test_routine_heartbeats_are_stored_and_answered_without_a_change_of_the_service(scene: Scene) -> None:
     await scene.node("n-1")
     member = await scene.join("w-1")
@@ -122,7 +127,7 @@ async def test_no_answer_says_what_is_not_stored(scene: Scene) -> None:
         assert member.answered <= (await scene.stored()).state.members["w-1"].seq
 
 
-@pytest.mark.req("S4-24")
+@pytest.mark.req("S4-41")
 async def test_a_generation_whose_leader_died_is_begun_again_by_another_node(scene: Scene) -> None:
     one = await scene.node("n-1")
     await scene.join("w-1")
@@ -142,6 +147,7 @@ async def leads(scene: Scene, node: str) -> bool:
     return pending is not None and pending.leader_id == node
 
 
+@pytest.mark.req("S1-26")
 async def test_a_registration_that_is_repeated_is_answered_again_by_any_node(scene: Scene) -> None:
     await scene.node("n-1")
     member = await scene.join("w-1")
@@ -154,7 +160,19 @@ async def test_a_registration_that_is_repeated_is_answered_again_by_any_node(sce
     assert await active(scene) == 1, "nothing has changed"
 
 
-@pytest.mark.req("S1-21")
+@pytest.mark.req("S1-21", "S1-22")
+async def test_a_changed_count_divides_all_shards_again(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    one, two = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    one.count = two.count = 30
+    await settled(scene, 30)
+    one.count = two.count = 4
+    await eventually(lambda: scene.held() == {"w-1": [0, 1], "w-2": [2, 3]}, deadline=30.0, every=0.1)
+    assert [one.cause for one in reversed(await scene.history())] == ["joined", "shard count", "shard count"]
+
+
 async def test_a_stream_of_joins_postpones_nothing(scene: Scene) -> None:
     await scene.node("n-1")
     first = await scene.join("w-00")
@@ -206,7 +224,77 @@ async def test_a_leave_overtakes_no_heartbeat_that_is_held(scene: Scene) -> None
     assert state.active.shares == {}, "a generation without assignments"
 
 
+async def handled_from_an_old_memory(scene: Scene, member: Member, change: MemberLeave) -> int:
+    """How many answers the member gets to a heartbeat by a node that has not read the change that another has stored.
+
+    The change is another member's leave, or its own.
+    """
+    old, other = scene.nodes["n-1"], scene.nodes["n-2"]
+    reply_to = (await scene.stored()).state.members[member.worker_id].reply_to
+    await old._loop.stop()
+    for one in scene.members:
+        await one._beats.stop()
+        if one.worker_id == change.worker_id:
+            one.grants = ()
+    await asyncio.sleep(2)
+    member.follows = False
+    results = await other.handle([MemberRequest(messages.leave(SERVICE, change), None, None)])
+    await other._transport.send([sent for one in results for sent in one.answers])
+    await asyncio.sleep(5)
+    before = member.answers
+    beat = MemberHeartbeat(
+        worker_id=member.worker_id,
+        instance=member.instance,
+        shard_count=10,
+        shards=member.shards,
+        seq=member.next(),
+        generation=1,
+    )
+    await old.handle([MemberRequest(messages.heartbeat(SERVICE, beat, member.grants), reply_to, None)])
+    await asyncio.sleep(2)
+    return member.answers - before
+
+
+async def test_an_old_memory_does_not_answer_one_that_has_left(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    one, _ = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    await asyncio.sleep(10)
+    assert await handled_from_an_old_memory(scene, one, MemberLeave("w-1", "i-1")) == 0
+    assert "w-1" not in (await scene.stored()).state.members
+
+
+async def test_what_an_old_memory_cannot_answer_is_answered_from_the_database(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    one, _ = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    await asyncio.sleep(10)
+    assert await handled_from_an_old_memory(scene, one, MemberLeave("w-2", "i-1")) == 1
+    assert (await scene.stored()).state.members["w-1"].seq == one.seq
+
+
 # Outages.
+
+
+async def test_heartbeats_that_cannot_be_stored_are_no_silence(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when rows stay locked: the database answers all other questions."""
+
+    async def locked(*arguments: object) -> set[int]:
+        raise Contention("rows are locked")
+
+    await scene.node("n-1")
+    for number in range(3):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    await asyncio.sleep(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "note", locked)
+        await asyncio.sleep(60)
+    await settled(scene)
+    await asyncio.sleep(30)
+    assert await active(scene) == 1
 
 
 async def outage(scene: Scene, seconds: float) -> None:
@@ -225,6 +313,25 @@ async def test_an_outage_of_the_database_makes_nobody_inactive(scene: Scene) -> 
     await outage(scene, 60)
     await settled(scene)
     await asyncio.sleep(60)
+    assert await active(scene) == 1
+    assert scene.all_run()
+
+
+async def test_a_node_without_its_database_leaves_the_members_to_the_others(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    for number in range(5):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    scene.clients["n-1"].disconnect()
+    await asyncio.sleep(30)
+    assert (await scene.brokers["n-2"].message_count(SHARD_COORDINATOR)) == (0, 1), "one node reads it"
+    answers = [one.answers for one in scene.members]
+    await asyncio.sleep(30)
+    assert [one.answers - before for one, before in zip(scene.members, answers, strict=True)] == [10] * 5
+    scene.clients["n-1"].alive = True
+    await asyncio.sleep(30)
+    assert (await scene.brokers["n-2"].message_count(SHARD_COORDINATOR)) == (0, 2)
     assert await active(scene) == 1
     assert scene.all_run()
 
