@@ -23,7 +23,7 @@ from orchestrix.persistence.shards import generations
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.shards.changes import ServiceChanges
 from orchestrix.shards.effects import answers, log_changes
-from orchestrix.shards.heartbeats import HeldHeartbeat, RoutineHeartbeats
+from orchestrix.shards.heartbeats import QueuedHeartbeat, RoutineHeartbeats
 from orchestrix.shards.listening import Listening
 from orchestrix.shards.memory import ServiceMemory
 from orchestrix.shards.rabbitmq import Handled, MemberAnswer, MemberRequest
@@ -78,7 +78,7 @@ class ShardCoordinator:
         self._transport = make_transport(self)
         self._writing = asyncio.Lock()
         self._heartbeats = RoutineHeartbeats(
-            database, self._memory, self._listening, self._writing, self._transport.send, self._store_held
+            database, self._memory, self._listening, self._writing, self._transport.send, self._store_queued
         )
         self._checked_at = self._pruned_at = -PRUNE_S
         self._answered_at, self._takes = clock.monotonic(), False
@@ -105,7 +105,7 @@ class ShardCoordinator:
         return messages.refusal(problem)
 
     async def handle(self, requests: Sequence[MemberRequest]) -> Sequence[Handled]:
-        """As `RequestHandler`: routine heartbeats are held for the next statement, all else is stored at once."""
+        """As `RequestHandler`: routine heartbeats wait for the next statement, all else is stored at once."""
         self._heartbeats.check()
         results = [Handled() for _ in requests]
         batches: dict[str, _Batch] = {}
@@ -126,7 +126,7 @@ class ShardCoordinator:
         batch = batches.get(service)
         is_first = batch is None or process not in batch.asked
         if isinstance(event, MemberHeartbeat) and is_first and self._heartbeats.is_routine(service, event):
-            self._heartbeats.hold(HeldHeartbeat(service, event, request.correlation_id))
+            self._heartbeats.add(QueuedHeartbeat(service, event, request.correlation_id))
             return
         batch = batches.setdefault(service, _Batch())
         batch.events.append(event)
@@ -140,11 +140,11 @@ class ShardCoordinator:
         sent = answers(effects, batch.asked)
         results[batch.last] = Handled([*results[batch.last].answers, *sent])
 
-    async def _store_held(self, held: Sequence[HeldHeartbeat]) -> Sequence[MemberAnswer]:
-        """Stores heartbeats of which something has changed since they were held; the lock is taken."""
+    async def _store_queued(self, queued: Sequence[QueuedHeartbeat]) -> Sequence[MemberAnswer]:
+        """Stores heartbeats of which something has changed since they arrived; the lock is taken."""
         found: list[MemberAnswer] = []
-        for service in sorted({one.service for one in held}):
-            mine = [one for one in held if one.service == service]
+        for service in sorted({one.service for one in queued}):
+            mine = [one for one in queued if one.service == service]
             asked = {one.key[1]: one.correlation_id for one in mine}
             found += answers(await self._apply(service, [one.heartbeat for one in mine]), asked)
         return found

@@ -35,7 +35,7 @@ Send: TypeAlias = Callable[[Sequence[MemberAnswer]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldHeartbeat:
+class QueuedHeartbeat:
     """A heartbeat that waits to be stored."""
 
     service: str
@@ -49,7 +49,7 @@ class HeldHeartbeat:
 
 
 class RoutineHeartbeats:
-    """Holds the newest routine heartbeat of each process for up to a second.
+    """Queues the newest routine heartbeat of each process for up to a second.
 
     Only a crash of this node loses one, and none is answered before it is stored: its member's lease is as long as
     several heartbeats. `changed` stores those that turn out to be no routine, and returns the answers; `writing` keeps
@@ -63,11 +63,11 @@ class RoutineHeartbeats:
         listening: Listening,
         writing: asyncio.Lock,
         send: Send,
-        changed: Callable[[Sequence[HeldHeartbeat]], Awaitable[Sequence[MemberAnswer]]],
+        changed: Callable[[Sequence[QueuedHeartbeat]], Awaitable[Sequence[MemberAnswer]]],
     ) -> None:
         self._database, self._memory, self._listening, self._writing = database, memory, listening, writing
         self._send, self._changed = send, changed
-        self._held: dict[MemberKey, HeldHeartbeat] = {}
+        self._queued: dict[MemberKey, QueuedHeartbeat] = {}
         self._failure: RetryableError | None = None
         self._arrived = WakeSignal()
         self._begun_at = -GATHER_S
@@ -78,7 +78,7 @@ class RoutineHeartbeats:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Stores what is held, if the database is there."""
+        """Stores what is queued, if the database is there."""
         await self._loop.stop()
         try:
             await self.flush()
@@ -99,17 +99,17 @@ class RoutineHeartbeats:
             and (heartbeat.worker_id, heartbeat.instance) in known.ids
         )
 
-    def hold(self, held: HeldHeartbeat) -> None:
+    def add(self, queued: QueuedHeartbeat) -> None:
         """Stores it with the next statement, in place of the one before of the same process."""
-        self._held[held.key] = held
+        self._queued[queued.key] = queued
         self._arrived.set()
 
     def drop(self, key: MemberKey) -> None:
         """A later message of that process, which is no routine, says all that this one says."""
-        self._held.pop(key, None)
+        self._queued.pop(key, None)
 
     async def _round(self) -> None:
-        if not self._held:
+        if not self._queued:
             await self._arrived.wait(None)
         if (rest := self._begun_at + GATHER_S - clock.monotonic()) > 0:
             await asyncio.sleep(rest)
@@ -117,23 +117,23 @@ class RoutineHeartbeats:
         await self.flush()
 
     async def flush(self) -> None:
-        """Stores what is held, then answers it. Raises `RetryableError`; what was not stored is held again then."""
+        """Stores what is queued, then answers it. Raises `RetryableError`; what was not stored is queued again then."""
         async with self._writing:
-            batch = dict(list(self._held.items())[:BATCH])
+            batch = dict(list(self._queued.items())[:BATCH])
             for key in batch:
-                del self._held[key]
+                del self._queued[key]
             try:
                 stored = await self._note(list(batch.values()))
                 others = await self._changed([one for key, one in batch.items() if key not in stored])
             except BaseException as error:
-                self._held = {**batch, **self._held}
+                self._queued = {**batch, **self._queued}
                 self._failure = error if isinstance(error, RetryableError) else None
                 self._listening.interrupt()
                 raise
             self._failure = None
         await self._send([*(one for one in stored.values() if one is not None), *others])
 
-    async def _note(self, batch: Sequence[HeldHeartbeat]) -> dict[MemberKey, MemberAnswer | None]:
+    async def _note(self, batch: Sequence[QueuedHeartbeat]) -> dict[MemberKey, MemberAnswer | None]:
         """The answers to those that are stored. They are made of the memory under whose versions these were stored."""
         signs: dict[int, SignOfLife] = {}
         found: dict[int, tuple[MemberKey, MemberAnswer | None]] = {}

@@ -42,7 +42,7 @@ class Mailbox:
 
 
 @dataclass
-class Handover:
+class DirectTransport:
     """A transport without a broker."""
 
     handler: RequestHandler
@@ -67,7 +67,7 @@ class World:
             ShardCoordinator(
                 database,
                 cast(Broker, Link()),
-                lambda handler: Handover(handler, self.mailbox),
+                lambda handler: DirectTransport(handler, self.mailbox),
                 node_id=f"n-{place}",
                 rules=RULES,
                 check_s=0.5,

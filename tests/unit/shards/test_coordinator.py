@@ -207,7 +207,7 @@ async def test_one_service_too_many_is_refused_and_leaves_no_row(scene: Scene, m
         assert set(await services.versions(connection)) == {SERVICE}
 
 
-async def test_a_leave_overtakes_no_heartbeat_that_is_held(scene: Scene) -> None:
+async def test_a_leave_overtakes_no_heartbeat_that_is_queued(scene: Scene) -> None:
     """Else a plain client, whose messages have no numbers, would be a member again."""
     await scene.node("n-1")
     member = await scene.join("w-1", instance=None)
@@ -224,7 +224,7 @@ async def test_a_leave_overtakes_no_heartbeat_that_is_held(scene: Scene) -> None
     assert state.active.shares == {}, "a generation without assignments"
 
 
-async def handled_from_an_old_memory(scene: Scene, member: Member, change: MemberLeave) -> int:
+async def handled_by_an_old_memory(scene: Scene, member: Member, change: MemberLeave) -> int:
     """How many answers the member gets to a heartbeat by a node that has not read the change that another has stored.
 
     The change is another member's leave, or its own.
@@ -261,7 +261,7 @@ async def test_an_old_memory_does_not_answer_one_that_has_left(scene: Scene) -> 
     one, _ = await scene.join("w-1"), await scene.join("w-2")
     await settled(scene)
     await asyncio.sleep(10)
-    assert await handled_from_an_old_memory(scene, one, MemberLeave("w-1", "i-1")) == 0
+    assert await handled_by_an_old_memory(scene, one, MemberLeave("w-1", "i-1")) == 0
     assert "w-1" not in (await scene.stored()).state.members
 
 
@@ -271,7 +271,7 @@ async def test_what_an_old_memory_cannot_answer_is_answered_from_the_database(sc
     one, _ = await scene.join("w-1"), await scene.join("w-2")
     await settled(scene)
     await asyncio.sleep(10)
-    assert await handled_from_an_old_memory(scene, one, MemberLeave("w-2", "i-1")) == 1
+    assert await handled_by_an_old_memory(scene, one, MemberLeave("w-2", "i-1")) == 1
     assert (await scene.stored()).state.members["w-1"].seq == one.seq
 
 
