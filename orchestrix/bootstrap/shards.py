@@ -26,18 +26,20 @@ def shard_rules(settings: ShardsSettings) -> ShardRules:
 
 
 def shard_works(node: NodeContext, connect: Connect | None) -> Sequence[Service]:
-    """What of it runs on a node of these roles, in the order of the start: over a link of its own, which is probed, for
-    an alarm of the broker keeps members silent without a word to who does not publish.
+    """What of it runs on a node of these roles, in the order of the start.
+
+    It has a connection of its own, which is probed: during an alarm of the broker members are silent, and a connection
+    that does not publish is not told of the alarm.
     """
     if COORDINATOR not in node.roles or connect is None:
         return []
-    link = connect(f"orchestrix shards {node.name}", shard_topology())
+    broker = connect(f"orchestrix shards {node.name}", shard_topology())
     coordinator = ShardCoordinator(
         node.database,
-        link,
-        partial(RabbitMQTransport, link),
+        broker,
+        partial(RabbitMQTransport, broker),
         node_id=node.name,
         rules=shard_rules(node.settings.shards),
         check_s=node.settings.shards.check,
     )
-    return [link, BrokerProbe(link), coordinator]
+    return [broker, BrokerProbe(broker), coordinator]

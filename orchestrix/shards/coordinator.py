@@ -31,9 +31,9 @@ from orchestrix.shards.transport import MakeTransport
 
 log = logging.getLogger("orchestrix.shards")
 
-LOOK_S: Final = 1.0
-"""Seconds between two looks at what other nodes have changed."""
-SHORTEST_LOOK_S: Final = 0.05
+POLL_S: Final = 1.0
+"""Seconds between two reads of what other nodes have changed."""
+SHORTEST_POLL_S: Final = 0.05
 PRUNE_S: Final = 600.0
 GIVE_BACK_S: Final = 5.0
 """Seconds without the database after which members are left to other nodes."""
@@ -163,7 +163,7 @@ class ShardCoordinator:
 
     async def _round(self) -> None:
         try:
-            wait_s = await self.look()
+            wait_s = await self.poll()
         except RetryableError:
             self._listening.interrupt()
             await self._give_back()
@@ -182,11 +182,11 @@ class ShardCoordinator:
             await self._transport.start()
             self._takes = True
 
-    async def look(self) -> float:
+    async def poll(self) -> float:
         """Reads what has changed, leads and activates generations, and checks for silence; seconds until the next."""
         async with self._database.read() as connection:
             await self._memory.refresh(connection)
-            since = self._listening.look(connection.now())
+            since = self._listening.update(connection.now())
         await self._lead()
         at = clock.monotonic()
         is_check = at - self._checked_at >= self._check_s
@@ -237,7 +237,7 @@ class ShardCoordinator:
         now = self._database.now()
         due = (rules_of.next_action_at(known.state, self._node_id) for _, known in self._memory)
         waits = [(one - now).total_seconds() for one in due if one is not None]
-        return max(min([LOOK_S, *waits]), SHORTEST_LOOK_S)
+        return max(min([POLL_S, *waits]), SHORTEST_POLL_S)
 
 
 _NOBODY: Final[Mapping[Process, str | None]] = {}

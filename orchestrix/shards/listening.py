@@ -9,7 +9,7 @@ from orchestrix import clock
 from orchestrix.broker.port import Broker, LinkState
 
 LONGEST_PAUSE_S: Final = 3.0
-"""Seconds between two looks after which the process was frozen: what members sent meanwhile may still wait."""
+"""Seconds between two updates after which the process was frozen: what members sent meanwhile may still wait."""
 LARGEST_JUMP_S: Final = 2.0
 """Seconds by which the database's clock may differ from what this process's own clock expects of it."""
 
@@ -25,17 +25,17 @@ class Listening:
         self._broker = broker
         self._since: datetime | None = None
         self._generation = 0
-        self._looked: tuple[datetime, float] | None = None
+        self._updated: tuple[datetime, float] | None = None
 
     def interrupt(self) -> None:
         """Something kept signs of life from being stored."""
-        self._since = self._looked = None
+        self._since = self._updated = None
 
-    def look(self, now: datetime) -> datetime:
+    def update(self, now: datetime) -> datetime:
         """Since when; `now` is the time of the database, which answers. To be called each second."""
         if not self._is_reachable() or self._was_interrupted(now):
             self._since = None
-        self._looked = now, clock.monotonic()
+        self._updated = now, clock.monotonic()
         self._generation = self._broker.generation
         if self._since is None:
             self._since = now
@@ -46,9 +46,9 @@ class Listening:
         return broker.state is LinkState.UP and broker.blocked is None and broker.generation == self._generation
 
     def _was_interrupted(self, now: datetime) -> bool:
-        if self._looked is None:
+        if self._updated is None:
             return True
-        then, at = self._looked
+        then, at = self._updated
         passed = clock.monotonic() - at
         jump = abs(now - then - timedelta(seconds=passed))
         return passed > LONGEST_PAUSE_S or jump > timedelta(seconds=LARGEST_JUMP_S)

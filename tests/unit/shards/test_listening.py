@@ -39,7 +39,7 @@ class Ear:
 
     def sleep(self, seconds: float) -> datetime:
         self.passed += seconds
-        return self.listening.look(START + timedelta(seconds=self.passed + self.ahead))
+        return self.listening.update(START + timedelta(seconds=self.passed + self.ahead))
 
 
 @pytest.fixture
