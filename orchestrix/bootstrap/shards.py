@@ -28,8 +28,8 @@ def shard_rules(settings: ShardsSettings) -> ShardRules:
 def shard_works(node: NodeContext, connect: Connect | None) -> Sequence[Service]:
     """What of it runs on a node of these roles, in the order of the start.
 
-    It has a connection of its own, which is probed: during an alarm of the broker members are silent, and a connection
-    that does not publish is not told of the alarm.
+    It has a connection of its own, which is probed: during an alarm of the broker members cannot send, and a connection
+    that does not publish would not learn of it.
     """
     if COORDINATOR not in node.roles or connect is None:
         return []
