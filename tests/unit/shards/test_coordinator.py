@@ -304,6 +304,26 @@ async def outage(scene: Scene, seconds: float) -> None:
     scene.file.up = True
 
 
+async def test_a_heartbeat_that_could_not_be_stored_at_once_is_answered_later(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def locked(*arguments: object) -> set[int]:
+        raise Contention("rows are locked")
+
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    await asyncio.sleep(10)
+    await member._beats.stop()
+    await asyncio.sleep(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "note", locked)
+        await member.beat()
+        await asyncio.sleep(3)
+        assert member.answered < member.seq
+    await eventually(lambda: member.answered == member.seq, deadline=8.0)
+
+
 async def test_an_outage_of_the_database_makes_nobody_inactive(scene: Scene) -> None:
     await scene.node("n-1")
     await scene.node("n-2")
