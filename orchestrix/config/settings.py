@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from orchestrix.config.aliases import ALIASES
 from orchestrix.config.error_text import nearest, sentence
 from orchestrix.config.file import VARIABLE, ConfigFile
 from orchestrix.config.groups import (
@@ -25,6 +26,7 @@ from orchestrix.config.groups import (
     listed,
 )
 from orchestrix.config.registry import RegistrySettings
+from orchestrix.config.shards import ShardsSettings
 from orchestrix.config.telemetry import TracesSettings, UiSettings
 from orchestrix.errors import ConfigError
 
@@ -40,6 +42,7 @@ __all__ = [
     "OrchestratorSettings",
     "RegistrySettings",
     "Settings",
+    "ShardsSettings",
     "WorkerSettings",
     "idle_variables",
     "listed",
@@ -55,9 +58,6 @@ TESTS: Final = "ORCHESTRIX_TEST_"
 SHOWN_NAME_CHARS: Final = 100
 SHOWN_VARIABLES: Final = 20
 """Characters of a variable's name, and variables without effect, that are shown."""
-ALIASES = {"PORT": "http.port", "LOG_LEVEL": "log.level", "PROCESS_NAME": "node_id"}
-"""Usual names that are aliases of ours. `NODE_ENV` is no setting: it may say `development`, `production` or anything
-else, and changes nothing, for there is one way to run."""
 
 
 class Origin(SettingsGroup):
@@ -123,6 +123,7 @@ class Settings(SettingsGroup):
     cluster: ClusterSettings = ClusterSettings()
     jobs: JobsSettings = JobsSettings()
     registry: RegistrySettings = RegistrySettings()
+    shards: ShardsSettings = ShardsSettings()
     traces: TracesSettings = TracesSettings()
     ui: UiSettings = UiSettings()
     origin: Origin = Field(default=Origin(), exclude=True, repr=False)
@@ -377,8 +378,7 @@ def _validated(values: dict[str, Any], named: Mapping[str, str]) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as wrong:
-        lines = [_sentence(dict(error), named) for error in wrong.errors(include_url=False)]
-        raise ConfigError("; ".join(lines)) from None
+        raise ConfigError("; ".join(_sentence(dict(one), named) for one in wrong.errors(include_url=False))) from None
 
 
 def _sentence(error: dict[str, Any], named: Mapping[str, str]) -> str:

@@ -183,6 +183,14 @@ def test_the_cluster_has_the_times_that_are_asked_for() -> None:
         ({"REGISTRY__DEAD": "59"}, "registry.beat (30) must be at most half of registry.dead (59)"),
         ({"REGISTRY__SWEEP": "91"}, "registry.sweep (91) must be at most registry.dead (90), or dead executors"),
         ({"REGISTRY__PROBE": "91"}, "registry.probe (91) must be at most registry.dead (90), or an attempt would be"),
+        (
+            {"SHARDS__CHECK": "10.5"},
+            "shards.check (10.5) must be at most two thirds of shards.heartbeat_timeout (15), or",
+        ),
+        (
+            {"SHARDS__HEARTBEAT_TIMEOUT": "7"},
+            "shards.check (5) must be at most two thirds of shards.heartbeat_timeout (7)",
+        ),
         ({"REGISTRY__CALL_TIMEOUT": "91"}, "registry.call_timeout (91) must be at most registry.dead (90), or an"),
     ],
 )
@@ -308,6 +316,18 @@ def test_the_registry_has_the_times_that_are_asked_for() -> None:
     assert (registry.beat, registry.dead, registry.cleanup) == (30, 90, 30)
     assert (registry.call_timeout, registry.probe) == (10, 30)
     assert (registry.allow, registry.token, registry.secrets()) == (None, None, {})
+
+
+@pytest.mark.req("S1-13", "S1-14")
+def test_shards_take_the_names_and_the_times_of_s1() -> None:
+    shards = load({}).shards
+    assert (shards.window, shards.heartbeat_timeout, shards.check, shards.plain) == (2, 15, 5, "protect")
+    shards = load({"HEARTBEAT_TIMEOUT_SECONDS": "15", "HEARTBEAT_CHECK_INTERVAL_SECONDS": "10"}).shards
+    assert (shards.heartbeat_timeout, shards.check) == (15, 10), "not below half of it"
+    shards = load({"HEARTBEAT_TIMEOUT_SECONDS": "60", "ORCHESTRIX_SHARDS__HEARTBEAT_TIMEOUT": "30"}).shards
+    assert shards.heartbeat_timeout == 30, "our own name comes first"
+    with pytest.raises(ConfigError, match=r"shards.check \(10\) must be at most"):
+        load({"HEARTBEAT_TIMEOUT_SECONDS": "14", "HEARTBEAT_CHECK_INTERVAL_SECONDS": "10"})
 
 
 def test_the_limits_of_the_registrys_times_are_taken() -> None:

@@ -1,0 +1,45 @@
+"""Shard assembly: the coordinator of shard services of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from orchestrix.bootstrap.context import COORDINATOR, NodeContext
+from orchestrix.bootstrap.factories import Connect
+from orchestrix.broker.probe import BrokerProbe
+from orchestrix.broker.topology import shard_topology
+from orchestrix.config.settings import ShardsSettings
+from orchestrix.domain.shards.state import PlainMode, ShardRules
+from orchestrix.lifecycle import Service
+from orchestrix.shards.coordinator import ShardCoordinator
+from orchestrix.shards.rabbitmq import RabbitMQTransport
+
+
+def shard_rules(settings: ShardsSettings) -> ShardRules:
+    """The rules by which all nodes divide shards; they need the same settings."""
+    return ShardRules(
+        window_s=settings.window,
+        heartbeat_timeout_s=settings.heartbeat_timeout,
+        plain=PlainMode(settings.plain),
+    )
+
+
+def shard_works(node: NodeContext, connect: Connect | None) -> Sequence[Service]:
+    """What of it runs on a node of these roles, in the order of the start.
+
+    It has a connection of its own, which is probed: during an alarm of the broker members cannot send, and a connection
+    that does not publish would not learn of it.
+    """
+    if COORDINATOR not in node.roles or connect is None:
+        return []
+    broker = connect(f"orchestrix shards {node.name}", shard_topology())
+    coordinator = ShardCoordinator(
+        node.database,
+        broker,
+        partial(RabbitMQTransport, broker),
+        node_id=node.name,
+        rules=shard_rules(node.settings.shards),
+        check_s=node.settings.shards.check,
+    )
+    return [broker, BrokerProbe(broker), coordinator]

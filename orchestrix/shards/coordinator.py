@@ -1,0 +1,247 @@
+"""Shard coordinator: what a node does for services of shards. Any node answers, for all state is in the database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from orchestrix import clock
+from orchestrix.broker.port import Broker
+from orchestrix.domain.shards import messages
+from orchestrix.domain.shards import service as rules_of
+from orchestrix.domain.shards.members import Process
+from orchestrix.domain.shards.messages import MemberMessage
+from orchestrix.domain.shards.state import Effect, Event, MemberHeartbeat, ServiceCheck, ShardRules
+from orchestrix.errors import RetryableError
+from orchestrix.lifecycle import Loop
+from orchestrix.persistence.engine import Database
+from orchestrix.persistence.shards import generations
+from orchestrix.saga.messages import UnreadableMessage
+from orchestrix.shards.changes import ServiceChanges
+from orchestrix.shards.effects import answers, log_changes
+from orchestrix.shards.heartbeats import QueuedHeartbeat, RoutineHeartbeats
+from orchestrix.shards.listening import Listening
+from orchestrix.shards.memory import ServiceMemory
+from orchestrix.shards.rabbitmq import Handled, MemberAnswer, MemberRequest
+from orchestrix.shards.transport import MakeTransport
+
+log = logging.getLogger("orchestrix.shards")
+
+POLL_S: Final = 1.0
+"""Seconds between two reads of what other nodes have changed."""
+SHORTEST_POLL_S: Final = 0.05
+PRUNE_S: Final = 600.0
+GIVE_BACK_S: Final = 5.0
+"""Seconds without the database after which members are left to other nodes."""
+HISTORY_KEPT: Final = timedelta(days=7)
+"""How long generations are kept that were superseded."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The messages of one service that are stored together: by whom, with which correlation id, and the place of the
+    last request, which brings all answers.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    asked: dict[Process, str | None] = field(default_factory=dict)
+    last: int = 0
+
+
+class ShardCoordinator:
+    """Stores what members say, answers them, and begins and activates generations.
+
+    An answer leaves after the commit of what it answers. `check_s` are the seconds between two checks for silent
+    members; none is inactive before this node has listened for the heartbeat time-out. A node without its database
+    gives the messages back that it has, and takes no more, for other nodes may have theirs.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        make_transport: MakeTransport,
+        *,
+        node_id: str,
+        rules: ShardRules,
+        check_s: float,
+    ) -> None:
+        self._database, self._node_id = database, node_id
+        self._rules, self._check_s = rules, check_s
+        self._listening = Listening(broker)
+        self._memory = ServiceMemory()
+        self._changes = ServiceChanges(database, rules)
+        self._transport = make_transport(self)
+        self._writing = asyncio.Lock()
+        self._heartbeats = RoutineHeartbeats(
+            database, self._memory, self._listening, self._writing, self._transport.send, self._store_queued
+        )
+        self._checked_at = self._pruned_at = -PRUNE_S
+        self._answered_at, self._takes = clock.monotonic(), False
+        self._loop = Loop("shard coordinator", self._round)
+
+    async def start(self) -> None:
+        """Begins to answer members."""
+        self._listening.interrupt()
+        self._answered_at, self._takes = clock.monotonic(), True
+        await self._heartbeats.start()
+        await self._transport.start()
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Takes no more; other nodes answer what is left."""
+        await self._loop.stop()
+        await self._transport.stop()
+        await self._heartbeats.stop()
+
+    # What members send.
+
+    def refusal(self, problem: str) -> bytes:
+        """The answer to a message that cannot be read."""
+        return messages.refusal(problem)
+
+    async def handle(self, requests: Sequence[MemberRequest]) -> Sequence[Handled]:
+        """As `RequestHandler`: routine heartbeats wait for the next statement, all else is stored at once."""
+        self._heartbeats.check()
+        results = [Handled() for _ in requests]
+        batches: dict[str, _Batch] = {}
+        for place, request in enumerate(requests):
+            try:
+                message = messages.read(request.body, request.reply_to)
+            except UnreadableMessage as error:
+                results[place] = Handled(unreadable=str(error))
+            else:
+                self._sort(message, request, place, batches)
+        for service, batch in batches.items():
+            await self._store(service, batch, results)
+        return results
+
+    def _sort(self, message: MemberMessage, request: MemberRequest, place: int, batches: dict[str, _Batch]) -> None:
+        service, event = message.service, message.event
+        process = event.worker_id, event.instance
+        batch = batches.get(service)
+        is_first = batch is None or process not in batch.asked
+        if isinstance(event, MemberHeartbeat) and is_first and self._heartbeats.is_routine(service, event):
+            self._heartbeats.add(QueuedHeartbeat(service, event, request.correlation_id))
+            return
+        batch = batches.setdefault(service, _Batch())
+        batch.events.append(event)
+        batch.asked[process], batch.last = request.correlation_id, place
+
+    async def _store(self, service: str, batch: _Batch, results: list[Handled]) -> None:
+        async with self._writing:
+            for process in batch.asked:
+                self._heartbeats.drop((service, process))
+            effects = await self._apply(service, batch.events)
+        sent = answers(effects, batch.asked)
+        results[batch.last] = Handled([*results[batch.last].answers, *sent])
+
+    async def _store_queued(self, queued: Sequence[QueuedHeartbeat]) -> Sequence[MemberAnswer]:
+        """Stores heartbeats of which something has changed since they arrived; the lock is taken."""
+        found: list[MemberAnswer] = []
+        for service in sorted({one.service for one in queued}):
+            mine = [one for one in queued if one.service == service]
+            asked = {one.key[1]: one.correlation_id for one in mine}
+            found += answers(await self._apply(service, [one.heartbeat for one in mine]), asked)
+        return found
+
+    async def _apply(self, service: str, events: Sequence[Event]) -> list[Effect]:
+        """What follows, after the commit."""
+        try:
+            effects = await self._changes.apply(service, events)
+        except RetryableError:
+            self._listening.interrupt()
+            raise
+        log_changes(service, effects)
+        return effects
+
+    # What the node does by itself.
+
+    async def _round(self) -> None:
+        try:
+            wait_s = await self.poll()
+        except RetryableError:
+            self._listening.interrupt()
+            await self._give_back()
+            raise
+        await self._take_again()
+        await asyncio.sleep(wait_s)
+
+    async def _give_back(self) -> None:
+        if self._takes and clock.monotonic() - self._answered_at >= GIVE_BACK_S:
+            self._takes = False
+            await self._transport.stop()
+
+    async def _take_again(self) -> None:
+        self._answered_at = clock.monotonic()
+        if not self._takes:
+            await self._transport.start()
+            self._takes = True
+
+    async def poll(self) -> float:
+        """Reads what has changed, leads and activates generations, and checks for silence; seconds until the next."""
+        async with self._database.read() as connection:
+            await self._memory.refresh(connection)
+            since = self._listening.update(connection.now())
+        await self._lead()
+        at = clock.monotonic()
+        is_check = at - self._checked_at >= self._check_s
+        if is_check:
+            self._checked_at = at
+        for service, known in list(self._memory):
+            if is_check or _is_due(rules_of.next_action_at(known.state, self._node_id), self._database.now()):
+                await self._check(service, since)
+        await self._prune(at)
+        return self._wait_s()
+
+    async def _lead(self) -> None:
+        """Leads the generations that no node leads yet."""
+        pending = [known.state.pending for _, known in self._memory]
+        if all(one is None or one.leader_id is not None for one in pending):
+            return
+        taken = await self._database.run(
+            lambda tx: generations.acquire_leader_lock(tx, self._node_id, self._database.now())
+        )
+        async with self._database.read() as connection:
+            for service, _ in taken:
+                await self._memory.read(connection, service)
+
+    async def _check(self, service: str, since: datetime) -> None:
+        """Stores what a check changes, if it does: most do not."""
+        async with self._database.read() as connection:
+            known = await self._memory.read(connection, service)
+        check = ServiceCheck(self._node_id, since)
+        if known is None:
+            return
+        expected, effects = rules_of.apply(known.state, [check], self._database.now(), self._rules)
+        if expected == known.state and not effects:
+            return
+        async with self._writing:
+            effects = await self._apply(service, [check])
+        async with self._database.read() as connection:
+            await self._memory.read(connection, service)
+        await self._transport.send(answers(effects, _NOBODY))
+
+    async def _prune(self, at: float) -> None:
+        if at - self._pruned_at >= PRUNE_S:
+            self._pruned_at = at
+            before = self._database.now() - HISTORY_KEPT
+            await self._database.run(lambda tx: generations.prune(tx, before))
+
+    def _wait_s(self) -> float:
+        """Until the next second, or the end of a window that this node waits for."""
+        now = self._database.now()
+        due = (rules_of.next_action_at(known.state, self._node_id) for _, known in self._memory)
+        waits = [(one - now).total_seconds() for one in due if one is not None]
+        return max(min([POLL_S, *waits]), SHORTEST_POLL_S)
+
+
+_NOBODY: Final[Mapping[Process, str | None]] = {}
+
+
+def _is_due(at: datetime | None, now: datetime) -> bool:
+    return at is not None and at <= now

@@ -1,0 +1,25 @@
+"""Shard transport: what a coordinator needs of the way by which members talk to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from orchestrix.shards.rabbitmq import MemberAnswer, RequestHandler
+
+
+class Transport(Protocol):
+    """Brings requests to a handler, and answers to members."""
+
+    async def start(self) -> None:
+        """Begins to take requests."""
+
+    async def stop(self) -> None:
+        """Takes no more; one that is being handled is answered."""
+
+    async def send(self, answers: Sequence[MemberAnswer]) -> None:
+        """Sends answers, also those that no member has asked for. One that is lost is not sent again."""
+
+
+MakeTransport: TypeAlias = Callable[[RequestHandler], Transport]
+"""Makes the transport that brings its requests to that handler."""

@@ -1,0 +1,409 @@
+"""Do coordinators divide the shards of a service, whichever of them is asked, and whatever ends in between?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from orchestrix.broker.topology import SHARD_COORDINATOR
+from orchestrix.domain.shards import messages
+from orchestrix.domain.shards.state import MemberHeartbeat, MemberLeave, MemberRegistration
+from orchestrix.errors import Contention
+from orchestrix.persistence.shards import services, workers
+from orchestrix.shards import changes
+from orchestrix.shards.changes import TOO_MANY_SERVICES
+from orchestrix.shards.rabbitmq import MemberRequest
+from tests.servers import templates
+from tests.support import eventually
+from tests.unit.shards.scene import SERVICE, Member, Scene
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An upgraded database."""
+    path = tmp_path_factory.mktemp("shards") / "template.db"
+    templates.upgraded(f"sqlite+aiosqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+async def scene(tmp_path: Path, template: Path) -> AsyncIterator[Scene]:
+    made = Scene(tmp_path, template)
+    yield made
+    await made.stop()
+    assert made.wrong == []
+
+
+async def settled(scene: Scene, count: int = 10, deadline: float = 60.0) -> None:
+    await eventually(lambda: scene.all_run(count), deadline=deadline, every=0.1)
+
+
+async def active(scene: Scene) -> int:
+    state = (await scene.stored()).state
+    return state.active.number if state.active is not None else 0
+
+
+@pytest.mark.req("S1-4", "S1-23", "S4-18", "S4-19", "S4-41")
+async def test_two_nodes_divide_what_one_window_has_brought(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    for worker in ("w-1", "w-2", "w-3"):
+        await scene.join(worker)
+    await settled(scene, deadline=10.0)
+    assert scene.held() == {"w-1": [0, 1, 2, 3], "w-2": [4, 5, 6], "w-3": [7, 8, 9]}
+    assert [(one.number, one.state, one.members) for one in await scene.history()] == [(1, "active", 3)]
+
+
+async def test_a_member_that_leaves_is_replaced_at_once(scene: Scene) -> None:
+    await scene.node("n-1")
+    one, _ = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    await one.leave()
+    await eventually(lambda: scene.held() == {"w-2": list(range(10))}, deadline=6.0, every=0.1)
+    assert (await scene.history())[0].cause == "left"
+
+
+@pytest.mark.req("S1-5", "S1-36")
+async def test_a_crashed_member_loses_its_shards_after_the_timeout_and_no_other_does(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    one, _ = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    await asyncio.sleep(30)
+    await one.crash()
+    await asyncio.sleep(8)
+    assert scene.held() == {"w-2": list(range(5, 10))}, "not yet: it may be slow"
+    await eventually(lambda: scene.held() == {"w-2": list(range(10))}, deadline=20.0, every=0.1)
+    newest = (await scene.history())[0]
+    assert (newest.cause, newest.cause_worker) == ("inactive", "w-1")
+
+
+@pytest.mark.req("S1-38")
+async def test_routine_heartbeats_are_stored_and_answered_without_a_change_of_the_service(scene: Scene) -> None:
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    await asyncio.sleep(10)
+    before, answers, seq = await scene.stored(), member.answers, member.seq
+    await asyncio.sleep(30)
+    after = await scene.stored()
+    assert after.version == before.version
+    assert member.answers - answers == member.seq - seq >= 9
+    assert after.state.members["w-1"].seq >= member.seq - 1
+
+
+async def test_heartbeats_of_many_members_share_a_statement(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    note = workers.note
+
+    async def counted(tx: object, signs: list[object], now: object) -> set[int]:
+        sizes.append(len(signs))
+        return await note(tx, signs, now)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(workers, "note", counted)
+    await scene.node("n-1")
+    for number in range(20):
+        await scene.join(f"w-{number}", 20)
+    await settled(scene, 20)
+    await asyncio.sleep(10)
+    sizes.clear()
+    await asyncio.sleep(30)
+    assert 10 * 20 - 20 <= sum(sizes) <= 10 * 20 + 20
+    assert len(sizes) <= 31, "not more than one in a second"
+
+
+async def test_no_answer_says_what_is_not_stored(scene: Scene) -> None:
+    """The lease counts from the heartbeat that an answer names: it must be in the database by then."""
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    for _ in range(200):
+        await asyncio.sleep(0.1)
+        assert member.answered <= (await scene.stored()).state.members["w-1"].seq
+
+
+@pytest.mark.req("S4-41")
+async def test_a_generation_whose_leader_died_is_begun_again_by_another_node(scene: Scene) -> None:
+    one = await scene.node("n-1")
+    await scene.join("w-1")
+    await eventually(lambda: leads(scene, "n-1"), deadline=5.0, every=0.05)
+    await one.stop()
+    await scene.node("n-2")
+    await settled(scene)
+    found = [(one.number, one.state, one.cause, one.leader_id) for one in reversed(await scene.history())]
+    assert found == [(1, "superseded", "joined", "n-1"), (2, "active", "abandoned", "n-2")]
+
+
+async def leads(scene: Scene, node: str) -> bool:
+    async with scene.database.read() as connection:
+        if not await services.versions(connection):
+            return False
+    pending = (await scene.stored()).state.pending
+    return pending is not None and pending.leader_id == node
+
+
+@pytest.mark.req("S1-26")
+async def test_a_registration_that_is_repeated_is_answered_again_by_any_node(scene: Scene) -> None:
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    await scene.node("n-2")
+    for _ in range(4):
+        before = member.answers
+        await member.register()
+        await eventually(lambda seen=before: member.answers > seen, deadline=2.0, every=0.05)  # type: ignore[misc]
+    assert await active(scene) == 1, "nothing has changed"
+
+
+@pytest.mark.req("S1-21", "S1-22")
+async def test_a_changed_count_divides_all_shards_again(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    one, two = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    one.count = two.count = 30
+    await settled(scene, 30)
+    one.count = two.count = 4
+    await eventually(lambda: scene.held() == {"w-1": [0, 1], "w-2": [2, 3]}, deadline=30.0, every=0.1)
+    assert [one.cause for one in reversed(await scene.history())] == ["joined", "shard count", "shard count"]
+
+
+async def test_a_stream_of_joins_postpones_nothing(scene: Scene) -> None:
+    await scene.node("n-1")
+    first = await scene.join("w-00")
+    for number in range(1, 12):
+        await asyncio.sleep(0.5)
+        await scene.join(f"w-{number:02}")
+    assert first.generation >= 2, "one each window, not one after the last of them"
+    await settled(scene)
+
+
+async def test_what_cannot_be_read_is_refused_with_the_reason(scene: Scene) -> None:
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await member.transport.send(
+        messages.REGISTER,
+        b'{"type": "register", "data": {"serviceName": "orders", "workerId": "w-1", "maxShardCount": 0}}',
+    )
+    await eventually(lambda: member.errors, deadline=5.0)
+    assert member.errors == ["data.maxShardCount: Input should be greater than or equal to 1"]
+    await settled(scene)
+
+
+async def test_one_service_too_many_is_refused_and_leaves_no_row(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "MOST_SERVICES", 1)
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    other = MemberRegistration(worker_id="w-9", instance="i-9", shard_count=3, seq=1)
+    await member.transport.send(messages.REGISTER, messages.register("others", other))
+    await eventually(lambda: TOO_MANY_SERVICES in member.errors, deadline=5.0)
+    async with scene.database.read() as connection:
+        assert set(await services.versions(connection)) == {SERVICE}
+
+
+async def test_a_leave_overtakes_no_heartbeat_that_is_queued(scene: Scene) -> None:
+    """Else a plain client, whose messages have no numbers, would be a member again."""
+    await scene.node("n-1")
+    member = await scene.join("w-1", instance=None)
+    await settled(scene)
+    await asyncio.sleep(20)
+    last = MemberHeartbeat(worker_id="w-1", instance=None, shard_count=10, shards=member.shards)
+    for _ in range(2):
+        await member.transport.send(messages.HEARTBEAT, messages.heartbeat(SERVICE, last))
+    await member.leave()
+    await asyncio.sleep(8)
+    state = (await scene.stored()).state
+    assert state.members == {}
+    assert state.active is not None
+    assert state.active.shares == {}, "a generation without assignments"
+
+
+async def handled_by_an_old_memory(scene: Scene, member: Member, change: MemberLeave) -> int:
+    """How many answers the member gets to a heartbeat by a node that has not read the change that another has stored.
+
+    The change is another member's leave, or its own.
+    """
+    old, other = scene.nodes["n-1"], scene.nodes["n-2"]
+    reply_to = (await scene.stored()).state.members[member.worker_id].reply_to
+    await old._loop.stop()
+    for one in scene.members:
+        await one._beats.stop()
+        if one.worker_id == change.worker_id:
+            one.grants = ()
+    await asyncio.sleep(2)
+    member.follows = False
+    results = await other.handle([MemberRequest(messages.leave(SERVICE, change), None, None)])
+    await other._transport.send([sent for one in results for sent in one.answers])
+    await asyncio.sleep(5)
+    before = member.answers
+    beat = MemberHeartbeat(
+        worker_id=member.worker_id,
+        instance=member.instance,
+        shard_count=10,
+        shards=member.shards,
+        seq=member.next(),
+        generation=1,
+    )
+    await old.handle([MemberRequest(messages.heartbeat(SERVICE, beat, member.grants), reply_to, None)])
+    await asyncio.sleep(2)
+    return member.answers - before
+
+
+async def test_an_old_memory_does_not_answer_one_that_has_left(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    one, _ = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    await asyncio.sleep(10)
+    assert await handled_by_an_old_memory(scene, one, MemberLeave("w-1", "i-1")) == 0
+    assert "w-1" not in (await scene.stored()).state.members
+
+
+async def test_what_an_old_memory_cannot_answer_is_answered_from_the_database(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    one, _ = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    await asyncio.sleep(10)
+    assert await handled_by_an_old_memory(scene, one, MemberLeave("w-2", "i-1")) == 1
+    assert (await scene.stored()).state.members["w-1"].seq == one.seq
+
+
+# Outages.
+
+
+async def test_heartbeats_that_cannot_be_stored_are_no_silence(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when rows stay locked: the database answers all other questions."""
+
+    async def locked(*arguments: object) -> set[int]:
+        raise Contention("rows are locked")
+
+    await scene.node("n-1")
+    for number in range(3):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    await asyncio.sleep(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "note", locked)
+        await asyncio.sleep(60)
+    await settled(scene)
+    await asyncio.sleep(30)
+    assert await active(scene) == 1
+
+
+async def outage(scene: Scene, seconds: float) -> None:
+    scene.file.up = False
+    scene.file.fail()
+    await asyncio.sleep(seconds)
+    scene.file.up = True
+
+
+async def test_a_heartbeat_that_could_not_be_stored_at_once_is_answered_later(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def locked(*arguments: object) -> set[int]:
+        raise Contention("rows are locked")
+
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    await asyncio.sleep(10)
+    await member._beats.stop()
+    await asyncio.sleep(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "note", locked)
+        await member.beat()
+        await asyncio.sleep(3)
+        assert member.answered < member.seq
+    await eventually(lambda: member.answered == member.seq, deadline=8.0)
+
+
+async def test_an_outage_of_the_database_makes_nobody_inactive(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    for number in range(5):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    await outage(scene, 60)
+    await settled(scene)
+    await asyncio.sleep(60)
+    assert await active(scene) == 1
+    assert scene.all_run()
+
+
+async def test_a_node_without_its_database_leaves_the_members_to_the_others(scene: Scene) -> None:
+    await scene.node("n-1")
+    await scene.node("n-2")
+    for number in range(5):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    scene.clients["n-1"].disconnect()
+    await asyncio.sleep(30)
+    assert (await scene.brokers["n-2"].message_count(SHARD_COORDINATOR)) == (0, 1), "one node reads it"
+    answers = [one.answers for one in scene.members]
+    await asyncio.sleep(30)
+    assert [one.answers - before for one, before in zip(scene.members, answers, strict=True)] == [10] * 5
+    scene.clients["n-1"].alive = True
+    await asyncio.sleep(30)
+    assert (await scene.brokers["n-2"].message_count(SHARD_COORDINATOR)) == (0, 2)
+    assert await active(scene) == 1
+    assert scene.all_run()
+
+
+async def test_a_broker_that_was_away_makes_nobody_inactive(scene: Scene) -> None:
+    await scene.node("n-1")
+    for number in range(5):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    scene.server.stop()
+    await asyncio.sleep(60)
+    scene.server.start()
+    await settled(scene)
+    await asyncio.sleep(60)
+    assert await active(scene) == 1
+    assert scene.all_run()
+
+
+async def test_after_a_broker_outage_the_dead_are_found_all_the_same(scene: Scene) -> None:
+    await scene.node("n-1")
+    one, _ = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    await one.crash()
+    scene.server.stop()
+    await asyncio.sleep(60)
+    scene.server.start()
+    await eventually(lambda: scene.held() == {"w-2": list(range(10))}, deadline=60.0, every=0.1)
+
+
+async def test_a_node_that_starts_late_declares_nobody_inactive(scene: Scene) -> None:
+    one = await scene.node("n-1")
+    for number in range(3):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    await one.stop()
+    await asyncio.sleep(60)
+    await scene.node("n-2")
+    await settled(scene)
+    await asyncio.sleep(30)
+    assert await active(scene) == 1
+
+
+async def test_nothing_counts_while_the_broker_is_blocked(scene: Scene) -> None:
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    scene.brokers["n-1"].blocked = "memory"
+    await member.crash()
+    await asyncio.sleep(60)
+    assert "w-1" in (await scene.stored()).state.members
+    scene.brokers["n-1"].blocked = None
+    await asyncio.sleep(14)
+    assert "w-1" in (await scene.stored()).state.members
+    await asyncio.sleep(8)
+    assert (await scene.stored()).state.members == {}
