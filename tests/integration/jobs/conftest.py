@@ -8,6 +8,7 @@ import pytest
 
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.persistence.engine import Database
+from tests.integration.jobs.cluster_nodes import Cluster
 from tests.integration.jobs.plant import Plant
 from tests.servers import templates
 
@@ -32,4 +33,16 @@ async def plant(broker_url: str, sqlite_url: str) -> AsyncIterator[Plant]:
     plant = Plant(database, broker_url)
     yield plant
     await plant.close()
+    await database.close()
+
+
+@pytest.fixture
+async def cluster(broker_url: str, sqlite_url: str) -> AsyncIterator[Cluster]:
+    """A database with an executor group, whose nodes a test starts."""
+    templates.upgraded(sqlite_url)
+    database = Database(sqlite_url)
+    made = Cluster(database, sqlite_url, broker_url)
+    await made.group()
+    yield made
+    await made.close()
     await database.close()

@@ -12,11 +12,9 @@ import pytest
 
 from orchestrix import JobContext, Permanent, job
 from orchestrix.domain.jobs import JobRow
-from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import broadcasts, jobs
 from orchestrix.persistence.registry import groups
 from tests.integration.jobs.cluster_nodes import Cluster
-from tests.servers import templates
 from tests.support import eventually
 
 begun: list[JobContext] = []
@@ -57,15 +55,9 @@ def fresh() -> None:
 
 
 @pytest.fixture
-async def cluster(broker_url: str, sqlite_url: str) -> AsyncIterator[Cluster]:
-    templates.upgraded(sqlite_url)
-    database = Database(sqlite_url)
-    made = Cluster(database, sqlite_url, broker_url)
-    await made.group()
-    await made.node()
-    yield made
-    await made.close()
-    await database.close()
+async def cluster(cluster: Cluster) -> Cluster:
+    await cluster.node()
+    return cluster
 
 
 @pytest.fixture

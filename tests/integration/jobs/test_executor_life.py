@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,14 +14,12 @@ import pytest
 from orchestrix.domain.jobs import JobRow
 from orchestrix.domain.registry.addresses import ExecutorAddress
 from orchestrix.jobs.executors import caller, owner_notifier
-from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import jobs
 from orchestrix.registry.executor_client import ExecutorClient, LookupResult
 from tests.documents import ROOT
 from tests.integration.jobs.cluster_nodes import GROUP, Cluster, ClusterNode
 from tests.integration.workers.fake_coordinator import Answer, Report, fake_coordinator
 from tests.processes import Process
-from tests.servers import templates
 from tests.servers.run import Run
 from tests.support import eventually, free_port
 
@@ -89,17 +87,6 @@ def executors(server_run: Run, tmp_path: Path) -> Iterator[Executors]:
     made = Executors(server_run, tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture
-async def cluster(broker_url: str, sqlite_url: str) -> AsyncIterator[Cluster]:
-    templates.upgraded(sqlite_url)
-    database = Database(sqlite_url)
-    made = Cluster(database, sqlite_url, broker_url)
-    await made.group()
-    yield made
-    await made.close()
-    await database.close()
 
 
 def address() -> str:

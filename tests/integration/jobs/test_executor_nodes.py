@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -13,14 +12,12 @@ from sqlalchemy import update
 
 from orchestrix import JobContext, Transient, job
 from orchestrix.jobs.executors import caller, owner_notifier
-from orchestrix.persistence.engine import Database
 from orchestrix.persistence.jobs import job_logs
 from orchestrix.persistence.registry import groups
 from orchestrix.persistence.tables import job_group, jobs
 from orchestrix.registry import directory
 from tests.integration.jobs.cluster_nodes import Cluster
 from tests.integration.workers.fake_coordinator import Answer, FakeCoordinator, Report, fake_coordinator
-from tests.servers import templates
 from tests.support import eventually, free_port
 
 begun: list[JobContext] = []
@@ -58,17 +55,6 @@ JOBS = [count, wait, flaky]
 def fresh() -> None:
     begun.clear()
     gate.clear()
-
-
-@pytest.fixture
-async def cluster(broker_url: str, sqlite_url: str) -> AsyncIterator[Cluster]:
-    templates.upgraded(sqlite_url)
-    database = Database(sqlite_url)
-    made = Cluster(database, sqlite_url, broker_url)
-    await made.group()
-    yield made
-    await made.close()
-    await database.close()
 
 
 async def lines_of(cluster: Cluster, job_id: str) -> list[str]:

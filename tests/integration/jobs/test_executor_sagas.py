@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
 from orchestrix import JobContext, Permanent, job
-from orchestrix.persistence.engine import Database
 from tests.integration.jobs.cluster_nodes import GROUP, Cluster
-from tests.servers import templates
 from tests.support import eventually
 
 SAGAS = "tests.integration.jobs.executor_sagas"
@@ -51,17 +48,6 @@ JOBS = [fill, empty, check]
 def fresh() -> None:
     begun.clear()
     faults.clear()
-
-
-@pytest.fixture
-async def cluster(broker_url: str, sqlite_url: str) -> AsyncIterator[Cluster]:
-    templates.upgraded(sqlite_url)
-    database = Database(sqlite_url)
-    made = Cluster(database, sqlite_url, broker_url)
-    await made.group()
-    yield made
-    await made.close()
-    await database.close()
 
 
 async def ended(client: httpx.AsyncClient, id: int) -> dict[str, Any]:
