@@ -17,7 +17,7 @@ async def firing_of_a_broadcast_dies(rig: JobRig, at: At) -> None:
     """The leader, while it makes the children of a broadcast: the next one makes each once."""
     world = Cluster(rig)
     first = await world.start(0, **at.env)
-    await _executors(rig, world)
+    await world.ready(_group(rig), EXECUTORS)
     parent = await rig.broadcast_of_group(_group(rig))
     await died(first, at)
     made = await _children(rig, parent)
@@ -31,7 +31,7 @@ async def cancelling_of_children_dies(rig: JobRig, at: At) -> None:
     """The leader, while it cancels the children of a broadcast that a person has cancelled."""
     world = Cluster(rig)
     first = await world.start(0, **at.env)
-    await _executors(rig, world)
+    await world.ready(_group(rig), EXECUTORS)
     parent = await rig.broadcast_of_group(_group(rig), "patient")
     await rig.running(EXECUTORS)
     async with Client(world.url) as client:
@@ -40,12 +40,6 @@ async def cancelling_of_children_dies(rig: JobRig, at: At) -> None:
     await died(first, at)
     await world.start(1)
     await eventually(lambda: _is(rig, parent, "CANCELLED"), deadline=30, every=0.1, message="the broadcast ends")
-
-
-async def _executors(rig: JobRig, world: Cluster) -> None:
-    await world.ready(_group(rig))
-    for _ in range(EXECUTORS - 1):
-        await rig.executor(_group(rig), world.urls)
 
 
 def _group(rig: JobRig) -> str:

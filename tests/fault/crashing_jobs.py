@@ -142,11 +142,11 @@ class JobRig(System):
             process.kill9()
         self.executors.clear()
 
-    async def executor(self, group: str, admins: Sequence[str]) -> Process:
-        """An executor of the library that the group has."""
+    async def executors_of(self, group: str, admins: Sequence[str], count: int = 1) -> Process:
+        """A process with so many executors of the library, which the group has."""
         assert self.run is not None, "it is started by that"
-        address = f"http://127.0.0.1:{free_port()}"
-        command = (sys.executable, EXECUTING.name, group, address, ",".join(admins))
+        addresses = [f"http://127.0.0.1:{free_port()}" for _ in range(count)]
+        command = (sys.executable, EXECUTING.name, group, ",".join(addresses), ",".join(admins))
         log = self.folder / "executor.log"
         process = Process(self.run, "executor", command, {"PATH": os.environ["PATH"]}, self.folder, log)
         self.executors.append(process)
@@ -154,9 +154,9 @@ class JobRig(System):
         async def listed() -> bool:
             assert process.returncode is None, process.log_tail()
             found = await self.sql(f"SELECT address_list FROM job_group WHERE app_name = '{group}'")
-            return [address for (text,) in found for address in text.split(",")].count(address) == 1
+            return sorted(address for (text,) in found for address in text.split(",")) == sorted(addresses)
 
-        await eventually(listed, deadline=20, every=0.05, message="the group has the executor")
+        await eventually(listed, deadline=20, every=0.05, message="the group has the executors")
         return process
 
     async def wish_of_group(self, group: str, handler: str = "count") -> None:

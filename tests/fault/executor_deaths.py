@@ -51,9 +51,9 @@ class Cluster:
         await self.rig.ready(self.url)
         return node
 
-    async def ready(self, group: str = GROUP) -> None:
-        """There is a group, and an executor in it."""
+    async def ready(self, group: str = GROUP, count: int = 1) -> None:
+        """There is a group, and so many executors in it."""
         async with httpx.AsyncClient(trust_env=False) as http:
             made = await http.put(f"{self.url}/registry/groups/{group}", json={"addressType": "AUTO"})
             assert made.status_code == 200, made.text
-        await self.rig.executor(group, self.urls)
+        await self.rig.executors_of(group, self.urls, count)
