@@ -32,13 +32,13 @@ async def read_object(request: Request) -> dict[str, Any]:
         raise unreadable(body, str(refused)) from None
 
 
-def unreadable(body: bytes, reason: str) -> Problem:
+def unreadable(body: bytes, reason: str, wanted: str = "a JSON object") -> Problem:
     """What is wrong with a body that `load` refused for that reason: 400 for what is no strict JSON, 422 else."""
     if reason == "not-an-object":
         return invalid_body([{"pointer": "", "detail": NO_OBJECT}])
     if reason == "nul-or-lone-surrogate":
         return invalid_body([{"pointer": where, "detail": NOT_STORABLE} for where in unstorable(json.loads(body))])
-    return Problem("malformed_json", _malformed(reason, body))
+    return Problem("malformed_json", _malformed(reason, body, wanted))
 
 
 async def read_raw(request: Request) -> bytes:
@@ -53,9 +53,9 @@ _REFUSALS: Final = {
 }
 
 
-def _malformed(reason: str, body: bytes) -> str:
+def _malformed(reason: str, body: bytes, wanted: str) -> str:
     if not body.strip():
-        return "The body is empty: send JSON."
+        return f"The body is empty: send {wanted}."
     kind, _, text = reason.partition(": ")
     place = stopped(text)
     if place is not None:

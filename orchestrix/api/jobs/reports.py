@@ -151,7 +151,7 @@ def _list(body: bytes) -> list[Any]:
     try:
         fields = load(b'{"lines":' + body + b"}")
     except UnreadableMessage as refused:
-        raise unreadable(body, _in_a_list(body, str(refused))) from None
+        raise unreadable(body, _in_a_list(body, str(refused)), "a JSON list") from None
     lines = fields["lines"]
     if len(fields) > 1 or not isinstance(lines, list):
         raise invalid_body([{"pointer": "", "detail": "must be a list"}])
