@@ -67,7 +67,7 @@ async def test_a_client_learns_that_the_outcome_of_its_commit_is_unknown(world: 
             """Another commit of the node may come first and be the one that is cut."""
             await world.sql("DELETE FROM idempotency_keys", "DELETE FROM outbox")
             lock = "LOCK TABLE apps IN ACCESS EXCLUSIVE MODE"  # or the app of the last try gets another row in between
-            await world.sql(lock, "DELETE FROM app_state_history", "DELETE FROM apps")
+            await world.sql(lock, "DELETE FROM app_state_history", "DELETE FROM apps", "DELETE FROM job_group")
             node.database.at_commit(what)
             answer = await http.post("/apps", json=body, headers=key)
             return answer if answer.status_code == 503 else None
