@@ -122,7 +122,7 @@ async def _many_at_once(system: ExecutorJobs, count: int) -> None:
 
 
 async def _ended(system: ExecutorJobs, parent: str, *, within: float = 60.0) -> Any:
-    """The job, once it and all its children are over."""
+    """The job, once it and all its children are over: of those whose executors have died that is known by silence."""
 
     async def over() -> Any:
         query = f"SELECT id, state, children_left FROM jobs WHERE id = '{parent}' OR parent_id = '{parent}'"
@@ -131,7 +131,8 @@ async def _ended(system: ExecutorJobs, parent: str, *, within: float = 60.0) -> 
         assert not live, live[:3]
         return True
 
-    await eventually(over, deadline=within, every=0.2, message="a broadcast ends")
+    limit = within + 2 * system.registry.times.dead
+    await eventually(over, deadline=limit, every=0.2, message="a broadcast ends")
     return (await system.told(parent))[0]
 
 
