@@ -151,7 +151,7 @@ def before(database: Database, span: timedelta) -> object:
 async def now(database: Database, pair: SagaTables) -> dict[int, Instance]:
     """All instances by their ids."""
     async with database.read() as connection:
-        return dict(await instances.guard(connection, pair, range(1, 100)))
+        return dict(await instances.guard(connection, pair, range(1, 10_000)))
 
 
 async def test_queues_are_in_the_order_in_which_they_are_locked(database: Database) -> None:
