@@ -100,8 +100,8 @@ async def test_two_leaders_do_not_send_the_same_job(served: Database, served_pee
 
 async def test_a_thousand_queues_that_nobody_serves_hide_none_that_is_served(database: Database) -> None:
     """Clients name queues as they like; the last one by name has its turn with the first ones."""
-    await serving(database, "z")
     await inserted(database, *(pending(database, queue=f"q{n:04}") for n in range(1100)))
+    await serving(database, "z")
     [last] = await waiting(database, "z", 1)
     async with database.read() as connection:
         assert len(await job_admission.waiting(connection)) == 1101
