@@ -55,7 +55,7 @@ class OwnReportStore:
         own: OwnReports,
         *,
         reads: Callable[[str], bool],
-        clear: Callable[[str, int], None],
+        clear: Callable[[str, int], Awaitable[None]],
     ) -> None:
         self._node, self._events, self._broker, self._own = node, events, broker, own
         self._reads, self._clear = reads, clear
@@ -84,7 +84,7 @@ class OwnReportStore:
                 raise
             raise Unavailable("this node gives up its jobs") from None
         if state is ChannelState.COMPLETE:
-            self._clear(job.id, job.owner_epoch)
+            await self._clear(job.id, job.owner_epoch)
         return state is not ChannelState.LOST
 
 

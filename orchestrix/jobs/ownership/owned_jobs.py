@@ -76,6 +76,8 @@ class OwnedJobs:
         self._ending: dict[str, int] = {}
         self._without_queues: set[str] = set()
         """Those of `_ending` that no queues were declared for."""
+        self._complete: set[str] = set()
+        """Those of `_beginning` that have ended meanwhile."""
         self._end_wake = WakeSignal()
         self._loop = Loop("ended jobs", self._end)
         self._failures = 0
@@ -161,13 +163,20 @@ class OwnedJobs:
         """Clears away a job that has ended, and that no executor has reported: it has no queues."""
         if job_id not in self.epochs:
             self._without_queues.add(job_id)
-            self.clear(job_id, epoch)
+            self._clear(job_id, epoch)
 
-    def clear(self, job_id: str, epoch: int) -> None:
-        """Clears away a job that has ended and that is not consumed; another node may have declared its queues."""
-        if job_id not in self.epochs:
-            self._ending[job_id] = epoch
-            self._end_wake.set()
+    async def clear(self, job_id: str, epoch: int) -> None:
+        """Clears away a job that has ended without what came by its queues; another node may have declared these."""
+        if job_id in self._consumed:
+            await self.delete_channels(job_id)
+        elif job_id in self._beginning:
+            self._complete.add(job_id)
+        elif job_id not in self._ending:
+            self._clear(job_id, epoch)
+
+    def _clear(self, job_id: str, epoch: int) -> None:
+        self._ending[job_id] = epoch
+        self._end_wake.set()
 
     async def _link(self) -> JobConnection:
         async with self._opening:
@@ -192,7 +201,9 @@ class OwnedJobs:
 
     async def _read(self, owned: OwnedJob) -> None:
         # Its last message may have come to the previous owner.
-        if owned.epoch > 1 and not await self._continues(owned, await self._first(owned)):
+        look = owned.epoch > 1 or owned.job_id in self._complete
+        self._complete.discard(owned.job_id)
+        if look and not await self._continues(owned, await self._first(owned)):
             return
         while deliveries := await owned.consumer.receive(EVENT_PREFETCH):
             if not await self._continues(owned, deliveries):

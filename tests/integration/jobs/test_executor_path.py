@@ -317,3 +317,29 @@ async def test_a_report_whose_job_has_another_owner_now_goes_through_the_queues(
     assert plant.noticed == [(plant.nodes[0].name, job.id)]
     await plant.reached(job, "RUNNING")
     await broker.stop()
+
+
+@pytest.mark.parametrize("when", ["beginning", "consumed"])
+async def test_a_job_that_ends_here_while_its_queues_begin_to_be_read_is_cleared_away(plant: Plant, when: str) -> None:
+    broker = AmqpBroker(plant.url, name="reports")
+    job, executor = await called(plant, broker, cluster=SELDOM)
+    executor = to_owner(plant, broker, executor)
+    assert await executor.status(1, "RUNNING") is None
+    own = plant.nodes[0].jobs.owned_jobs
+    epoch = (await plant.owned(job)).owner_epoch
+    reading: list[asyncio.Task[None]] = []
+    handle = plant.nodes[0].jobs.events.handle
+
+    async def meanwhile(batch: Any) -> Any:
+        state = await handle(batch)
+        if batch.deliveries and not reading:
+            reading.append(asyncio.create_task(own.consume(job.id, epoch)))
+            await asyncio.sleep(0)
+            if when == "consumed":
+                await reading[0]
+        return state
+
+    plant.nodes[0].jobs.events.handle = meanwhile  # type: ignore[method-assign]
+    assert await executor.status(2, "SUCCEEDED", lastLogSeq=0) is None
+    await plant.cleared(job)
+    await broker.stop()
