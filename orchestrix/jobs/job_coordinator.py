@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from orchestrix.broker.port import Broker, LinkState
@@ -129,7 +130,7 @@ class JobCoordinator:
             node,
             dependencies.signals.reported,
             reads=self.owned_jobs.reads,
-            consume=self.owned_jobs.consume,
+            consume=partial(self.owned_jobs.consume, late=True),
         )
         own_reports = OwnReportStore(
             node,
@@ -195,7 +196,7 @@ class JobCoordinator:
             dependencies.database,
             self.node,
             dependencies.executors,
-            consume=self.owned_jobs.consume,
+            consume=partial(self.owned_jobs.consume, late=True),
             listens=lambda: control.state is LinkState.UP and control.blocked is None,
             notify_leader=self.notify_leader,
             on_change=dependencies.on_job_change,

@@ -95,6 +95,7 @@ JOB_CASES: Final[dict[str, Case]] = {
     "jobs.report.after_declare elsewhere": Case(reporter_dies, pair=True),
     "jobs.report.before_notice elsewhere": Case(reporter_dies, pair=True),
     "jobs.report.before_answer": Case(caller_dies, most=3),
+    "jobs.events.after_commit of a report": Case(caller_dies, most=3),
     "jobs.report.before_answer elsewhere": Case(reporter_dies, most=3, pair=True),
     "jobs.rescue.before_commit timed_out": Case(timed_out_rescue_dies, attempts=3),
     "jobs.rescue.before_commit silent": Case(silent_sweep_dies, attempts=3),

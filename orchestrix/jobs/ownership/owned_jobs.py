@@ -76,8 +76,6 @@ class OwnedJobs:
         self._ending: dict[str, int] = {}
         self._without_queues: set[str] = set()
         """Those of `_ending` that no queues were declared for."""
-        self._complete: set[str] = set()
-        """Those of `_beginning` that have ended meanwhile."""
         self._end_wake = WakeSignal()
         self._loop = Loop("ended jobs", self._end)
         self._failures = 0
@@ -113,8 +111,11 @@ class OwnedJobs:
         await asyncio.gather(*(link.broker.stop() for link in self._links))
         self._links.clear()
 
-    async def consume(self, job_id: str, epoch: int) -> None:
-        """Begins to consume a job that this node has just become the owner of; one under an older epoch is left."""
+    async def consume(self, job_id: str, epoch: int, *, late: bool = False) -> None:
+        """Begins to consume a job that this node owns; one under an older epoch is left.
+
+        With `late` it can have ended since this node became its owner, by reports that did not come by its queues.
+        """
         if self.epochs.get(job_id, -1) >= epoch:
             return
         self._beginning[job_id] = epoch
@@ -123,11 +124,11 @@ class OwnedJobs:
                 await self._leave(former)
             self._ending.pop(job_id, None)
             self._without_queues.discard(job_id)
-            await self._begin(job_id, epoch)
+            await self._begin(job_id, epoch, late)
         finally:
             self._beginning.pop(job_id, None)
 
-    async def _begin(self, job_id: str, epoch: int) -> None:
+    async def _begin(self, job_id: str, epoch: int, late: bool) -> None:
         link = await self._link()
         channels = [status_queue(job_id), logs_queue(job_id)]
         wanted = partial(self._is_owned, job_id, epoch)
@@ -135,7 +136,7 @@ class OwnedJobs:
             channels, EVENT_PREFETCH, own_topology=job_channels(job_id), dynamic_topology=wanted
         )
         owned = self._consumed[job_id] = OwnedJob(job_id, epoch, link, consumer)
-        owned.reading = asyncio.create_task(self._read(owned), name=f"channel of job {job_id}")
+        owned.reading = asyncio.create_task(self._read(owned, late or epoch > 1), name=f"channel of job {job_id}")
 
     async def _is_owned(self, job_id: str, epoch: int) -> bool:
         """Whether missing queues are to be declared again: not those of a job that was cleared away."""
@@ -166,12 +167,13 @@ class OwnedJobs:
             self._clear(job_id, epoch)
 
     async def clear(self, job_id: str, epoch: int) -> None:
-        """Clears away a job that has ended without what came by its queues; another node may have declared these."""
+        """Clears away a job that has ended without what came by its queues; another node may have declared these.
+
+        One that begins to be consumed is looked at once it is.
+        """
         if job_id in self._consumed:
             await self.delete_channels(job_id)
-        elif job_id in self._beginning:
-            self._complete.add(job_id)
-        elif job_id not in self._ending:
+        elif job_id not in self.epochs:
             self._clear(job_id, epoch)
 
     def _clear(self, job_id: str, epoch: int) -> None:
@@ -199,11 +201,9 @@ class OwnedJobs:
             with suppress(asyncio.CancelledError):
                 await owned.reading
 
-    async def _read(self, owned: OwnedJob) -> None:
-        # Its last message may have come to the previous owner.
-        look = owned.epoch > 1 or owned.job_id in self._complete
-        self._complete.discard(owned.job_id)
-        if look and not await self._continues(owned, await self._first(owned)):
+    async def _read(self, owned: OwnedJob, may_have_ended: bool) -> None:
+        # Its last message may have come to the previous owner, or to this node in a report.
+        if may_have_ended and not await self._continues(owned, await self._first(owned)):
             return
         while deliveries := await owned.consumer.receive(EVENT_PREFETCH):
             if not await self._continues(owned, deliveries):

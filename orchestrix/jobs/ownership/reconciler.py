@@ -80,7 +80,7 @@ class OwnershipReconciler:
                 if one.ended:
                     self._owned_jobs.clear_unreported(one.id, one.owner_epoch)
             elif reading.get(one.id) != one.owner_epoch:
-                await self._owned_jobs.consume(one.id, one.owner_epoch)
+                await self._owned_jobs.consume(one.id, one.owner_epoch, late=True)
             elif self._waited_enough(one):
                 log.debug("no more messages expected for job %s", one.id)
                 await self._owned_jobs.delete_channels(one.id)

@@ -298,9 +298,9 @@ async def test_batches_of_siblings_in_any_order_and_cancels_are_no_deadlock(lead
     assert (two.state, two.children_left, two.children_failed, two.error["indexes"]) == (FAILED, 0, 1, [0])
 
 
-async def test_a_busy_broadcast_is_not_waited_for_with_locked_children(leader: Leader) -> None:
-    if leader.database.dialect.name == "sqlite":
-        pytest.skip("one transaction at a time")
+async def test_a_busy_broadcast_is_not_waited_for_with_locked_children(served: Database) -> None:
+    await leading(served, FENCE)
+    leader = Leader(served)
     parent, children = await leader.fired()
     async with leader.database.begin() as tx:
         await jobs.lock(tx, [parent.id])

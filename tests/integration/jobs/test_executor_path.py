@@ -319,8 +319,10 @@ async def test_a_report_whose_job_has_another_owner_now_goes_through_the_queues(
     await broker.stop()
 
 
-@pytest.mark.parametrize("when", ["beginning", "consumed"])
-async def test_a_job_that_ends_here_while_its_queues_begin_to_be_read_is_cleared_away(plant: Plant, when: str) -> None:
+@pytest.mark.parametrize("when", ["beginning", "consumed", "never answered"])
+async def test_a_job_that_ends_here_while_its_queues_begin_to_be_read_is_cleared_away(
+    plant: Plant, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker = AmqpBroker(plant.url, name="reports")
     job, executor = await called(plant, broker, cluster=SELDOM)
     executor = to_owner(plant, broker, executor)
@@ -330,16 +332,31 @@ async def test_a_job_that_ends_here_while_its_queues_begin_to_be_read_is_cleared
     reading: list[asyncio.Task[None]] = []
     handle = plant.nodes[0].jobs.events.handle
 
+    begin, gate = own._begin, asyncio.Event()
+
+    async def held(*which: Any) -> None:
+        await gate.wait()
+        await begin(*which)
+
     async def meanwhile(batch: Any) -> Any:
         state = await handle(batch)
         if batch.deliveries and not reading:
-            reading.append(asyncio.create_task(own.consume(job.id, epoch)))
+            reading.append(asyncio.create_task(own.consume(job.id, epoch, late=True)))
             await asyncio.sleep(0)
             if when == "consumed":
+                gate.set()
                 await reading[0]
+            if when == "never answered":  # the time is over, though the report is stored
+                raise TimeoutError
         return state
 
-    plant.nodes[0].jobs.events.handle = meanwhile  # type: ignore[method-assign]
-    assert await executor.status(2, "SUCCEEDED", lastLogSeq=0) is None
+    monkeypatch.setattr(own, "_begin", held)
+    monkeypatch.setattr(plant.nodes[0].jobs.events, "handle", meanwhile)
+    if when == "never answered":
+        with pytest.raises(Unavailable):
+            await replace(executor, tries=1).status(2, "SUCCEEDED", lastLogSeq=0)
+    else:
+        assert await executor.status(2, "SUCCEEDED", lastLogSeq=0) is None
+    gate.set()
     await plant.cleared(job)
     await broker.stop()
