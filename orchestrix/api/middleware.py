@@ -168,7 +168,7 @@ class _Exchange:
         await problem.response()(self.scope, self._receive, self.send)
 
     def record(self, error: BaseException | None) -> None:
-        """The end of the span, the metrics, and the access log. The `error` has broken off the answer, if there is one."""
+        """The end of the span, the metrics, and the access log. The answer was broken off by the `error`, if any."""
         server_span.end(self.span, self.method, self.scope, self.status, error)
         seconds = clock.monotonic() - self._began
         request_metrics.end(self.method, self.scope, self.status, seconds, self.span.context)
