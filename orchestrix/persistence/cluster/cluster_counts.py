@@ -85,7 +85,7 @@ async def stuck_sagas(connection: Connection, late_by: timedelta) -> Counter[str
         query = union_all(*(_by_saga(pair, condition) for condition in conditions))
         for saga, count in await connection.execute(query):
             found[saga] += count
-    return found
+    return +found
 
 
 async def late_timers(connection: Connection, late_by: timedelta) -> int:

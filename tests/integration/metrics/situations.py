@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -52,7 +52,7 @@ from tests.support import eventually, free_port
 
 Samples = Mapping[str, float]
 """The values of a scrape by their names and labels, as they are written there."""
-Situation = Callable[[Path], Awaitable[Samples]]
+Situation = Callable[[Path], Coroutine[Any, Any, Samples]]
 SAGA: Final = json.dumps("app")
 
 
