@@ -53,6 +53,7 @@ KEEP_TIME = {
     "tests/fault/test_clients.py",
     "tests/fault/test_outside_stalled_reader.py",
     "tests/fault/test_rolling.py",
+    "tests/integration/cli/checked_worker.py",
     "tests/integration/jobs/test_sharing.py",
     "tests/integration/orchestration/test_instant.py",
     "tests/integration/orchestration/test_slow_place.py",

@@ -39,6 +39,7 @@ COMMANDS = {
         "openapi",
         "asyncapi",
         "worker-check",
+        "executor-check",
     },
     ("db",): {"upgrade", "current", "check"},
     ("apps",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
@@ -55,7 +56,7 @@ COMMANDS = {
 }
 LATER = {
     *{"shards"},
-    *{"diagram", "executor-check", "signal"},
+    *{"diagram", "signal"},
 }
 
 
