@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from orchestrix.bootstrap.context import COORDINATOR, NodeContext
 from orchestrix.bootstrap.factories import Connect
+from orchestrix.bootstrap.health_checks import broker_problem
 from orchestrix.broker.port import Broker
 from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import shard_topology
@@ -30,14 +32,32 @@ def shard_rules(settings: ShardsSettings) -> ShardRules:
     )
 
 
-def shard_works(node: NodeContext, connect: Connect | None, current_id: Callable[[], str | None]) -> Sequence[Service]:
-    """What of it runs on a node of these roles, in the order of the start; `current_id` is its id in the cluster.
+@dataclass(frozen=True, slots=True)
+class NodeShards:
+    """A node's part for services of shards: its connection, the coordinator that uses it, and both among `works`, which
+    run in the order of the start.
+    """
 
-    It has a connection of its own, which is probed: during an alarm of the broker members cannot send, and a connection
-    that does not publish would not learn of it. Raises `ConfigError`.
+    broker: Broker
+    coordinator: ShardCoordinator
+    works: Sequence[Service]
+
+    def problem(self) -> str | None:
+        """Why this node answers no members now."""
+        return broker_problem(self.broker)() or self.coordinator.problem()
+
+
+def assemble_shards(
+    node: NodeContext, connect: Connect | None, current_id: Callable[[], str | None] = lambda: None
+) -> NodeShards | None:
+    """The parts of a coordinator, of which nothing runs yet; None for a node without that role. `current_id` is its id
+    in the cluster, where that is not its name. Raises `ConfigError`.
+
+    The connection is probed: during an alarm of the broker members cannot send, and one that does not publish would not
+    learn of it.
     """
     if COORDINATOR not in node.roles or connect is None:
-        return []
+        return None
     broker = connect(f"orchestrix shards {node.name}", shard_topology())
     make: MakeTransport = partial(RabbitMQTransport, broker)
     sockets: list[Service] = []
@@ -52,7 +72,13 @@ def shard_works(node: NodeContext, connect: Connect | None, current_id: Callable
         rules=shard_rules(node.settings.shards),
         check_s=node.settings.shards.check,
     )
-    return [*sockets, broker, BrokerProbe(broker), coordinator]
+    return NodeShards(broker, coordinator, [*sockets, broker, BrokerProbe(broker), coordinator])
+
+
+def shard_works(node: NodeContext, connect: Connect | None) -> Sequence[Service]:
+    """What of it runs on a node of these roles, in the order of the start."""
+    shards = assemble_shards(node, connect)
+    return [] if shards is None else shards.works
 
 
 def _with_clients(

@@ -74,7 +74,7 @@ class ShardsSettings(SettingsGroup):
 
     @property
     def zmq_is_open(self) -> bool:
-        """Whether anyone beyond this machine could use the ZeroMQ socket, and nobody has said that this is meant."""
+        """Whether anyone beyond this machine could use the ZeroMQ socket, and no setting says that this is meant."""
         return self.zmq_server_key is None and self.zmq_auth is None and not _is_loopback(self.zmq_host)
 
 

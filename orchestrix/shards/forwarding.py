@@ -42,7 +42,7 @@ class ForwardedAnswers:
 
 
 async def forward(broker: Broker, answers: Sequence[MemberAnswer]) -> int:
-    """Sends answers to the nodes that their `via` names; how many nodes' messages are lost, which nobody sends again:
+    """Sends answers to the nodes that their `via` names; how many nodes' messages are lost, which are not sent again:
     the answers to the clients' next heartbeats say the same.
     """
     outgoing = [_outgoing(via, part) for via, part in _parts(answers)]

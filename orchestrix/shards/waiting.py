@@ -1,4 +1,4 @@
-"""Waiting messages: what clients of a socket have sent and nobody has handled yet, in bounded memory."""
+"""Waiting messages: what clients of a socket have sent and is not handled yet, in bounded memory."""
 
 from __future__ import annotations
 

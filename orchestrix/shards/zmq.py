@@ -133,7 +133,7 @@ class ClientSocket:
             self.counts.sent += 1
 
     def refuse(self, identity: bytes, problem: str) -> None:
-        """Tells a client what is wrong with what it has sent."""
+        """Answers a client with what is wrong with what it has sent."""
         self.counts.wrong += 1
         self._warn("a shard client has sent what cannot be read: %.300s", problem)
         self.send(identity, refusal(problem))
@@ -178,7 +178,7 @@ class ClientSocket:
 
 
 class ZmqTransport:
-    """Handles what the clients of `socket` have sent, which goes on listening when this stops.
+    """Handles what the clients of `socket` have sent; the socket still listens after this has stopped.
 
     `here` is the id of this node now. Answers to clients of other nodes go by these, and `forwarded` are those that
     came from them.

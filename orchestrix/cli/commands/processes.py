@@ -58,7 +58,7 @@ def dev(arguments: argparse.Namespace) -> int:
 
 
 def _dev_reloading(arguments: argparse.Namespace, stop: ProcessStop) -> None:
-    """Starts anew after each change; code that does not even start is reported, and waited for until it changes."""
+    """Starts again after each change. Code that does not even start is reported, and its change waited for."""
     watch = reload.SourceWatch(reload.watched(read(arguments), Path.cwd()))
     changed = None
     with suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Reload: `dev --reload` starts anew when a source file of the user's modules changes."""
+"""Reload: `dev --reload` starts again when a source file of the user's modules changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Stamps = Mapping[str, tuple[int, int]]
 
 
 def is_wanted(flag: bool, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `dev` reloads: by the flag, or because `NODE_ENV` says `development`; not without a word."""
+    """Whether `dev` reloads: by the flag, or because `NODE_ENV` is set to `development`."""
     return flag or environ.get(ENVIRONMENT) == DEVELOPMENT
 
 
@@ -113,7 +113,7 @@ class Reloader:
 
 
 def restart(changed: str) -> None:
-    """This process begins anew, under its id and with its arguments. Does not return."""
+    """This process starts again, under its id and with its arguments. Does not return."""
     shown = os.path.relpath(changed)
     print(f"Restarting: {changed if shown.startswith('..') else shown} has changed.", flush=True)
     sinks.flush()

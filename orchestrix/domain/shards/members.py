@@ -43,7 +43,7 @@ class ServiceMember:
     """A member of a service.
 
     `instance` is the id of its process, None for S1's own clients, which are called plain: they know neither
-    generations nor epochs, and two with one id are told apart by their `reply_to`. `via` is the node that alone can
+    generations nor epochs, and two with one id differ by their `reply_to`. `via` is the node that alone can
     reach that address, or None where any can. `seq` is that of its newest message, `shard_count` what it reported last.
     `weight` 0 is how a member announces that it leaves: it gets no shards, and lets go of what it has. `version` rises
     with each change of what it may run: an answer from memory counts only while the stored version is the same.

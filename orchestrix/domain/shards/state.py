@@ -49,8 +49,8 @@ class ShardRules:
     def plain_silence_s(self) -> float:
         """For how long a plain member is silent before a heartbeat from another address takes its place.
 
-        Of two clients with the same id that both beat within the time-out, the second can never do so: one of any two
-        gaps between their heartbeats in turn is shorter than this.
+        Of two clients with the same id that both send heartbeats within the time-out, the second can never do so for
+        long: of any two gaps between their heartbeats in turn, one is shorter than this.
         """
         return self.heartbeat_timeout_s / 2
 

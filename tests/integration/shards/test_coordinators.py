@@ -49,7 +49,7 @@ def node_of(database: Database, url: str, name: str, *roles: str) -> Services:
     """Those parts of a node."""
     broker = AmqpBroker(url, name=name)
     context = NodeContext(name, SETTINGS, frozenset(roles), database, broker, Catalog([]), NodeSignals())
-    return Services(shard_works(context, partial(open_broker, url), lambda: name))
+    return Services(shard_works(context, partial(open_broker, url)))
 
 
 class Member:
@@ -112,7 +112,7 @@ async def test_a_node_without_that_role_serves_no_member(database: Database) -> 
         Catalog([]),
         NodeSignals(),
     )
-    assert shard_works(context, partial(open_broker, "amqp://nowhere"), lambda: None) == []
+    assert shard_works(context, partial(open_broker, "amqp://nowhere")) == []
 
 
 def test_the_rules_are_those_of_the_settings() -> None:
