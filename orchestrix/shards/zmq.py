@@ -142,6 +142,7 @@ class ClientSocket:
         socket = context.socket(zmq.ROUTER)
         try:
             _limit(socket)
+            socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))
             if self._keys is not None:
                 self._authenticator = _secured(context, socket, self._keys)
             socket.bind(self.endpoint)
@@ -289,7 +290,6 @@ def _limit(socket: zmq.asyncio.Socket) -> None:
     socket.setsockopt(zmq.RCVHWM, READ_AHEAD)
     socket.setsockopt(zmq.SNDHWM, QUEUED_ANSWERS)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_TIMEOUT_MS)
-    socket.setsockopt(zmq.IPV6, 1)
     for name, value in KEEP_ALIVE.items():
         socket.setsockopt(getattr(zmq, name), value)
 
