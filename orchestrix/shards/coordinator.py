@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from orchestrix import clock
+from orchestrix import clock, crash
 from orchestrix.broker.port import Broker
 from orchestrix.domain.shards import messages
 from orchestrix.domain.shards import service as rules_of
@@ -17,7 +17,7 @@ from orchestrix.domain.shards.members import Process
 from orchestrix.domain.shards.messages import MemberMessage
 from orchestrix.domain.shards.state import Effect, Event, MemberHeartbeat, ServiceCheck, ShardRules
 from orchestrix.domain.stored_times import CLOCK_TOLERANCE
-from orchestrix.errors import RetryableError
+from orchestrix.errors import RetryableError, SchemaMismatch, Unavailable
 from orchestrix.lifecycle import Loop
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.shards import generations, services, workers
@@ -38,6 +38,8 @@ SHORTEST_POLL_S: Final = 0.05
 PRUNE_S: Final = 600.0
 GIVE_BACK_S: Final = 5.0
 """Seconds without the database after which members are left to other nodes."""
+STOP_TIMEOUT_S: Final = 5.0
+"""Seconds to give up the lead of pending generations."""
 NOT_TAKING: Final = "members of shard services are left to other nodes: the database does not answer"
 HISTORY_KEPT: Final = timedelta(days=7)
 """How long generations are kept that were superseded, and services without members."""
@@ -95,11 +97,13 @@ class ShardCoordinator:
         await self._loop.start()
 
     async def stop(self) -> None:
-        """Takes no more; other nodes answer what is left."""
-        self._started = False
+        """Takes no more; other nodes answer what is left, and lead what this one led."""
+        was_started, self._started = self._started, False
         await self._loop.stop()
         await self._transport.stop()
         await self._heartbeats.stop()
+        if was_started:
+            await self._release_leads()
 
     def problem(self) -> str | None:
         """Why it takes no messages of members now, if it has given them back."""
@@ -171,10 +175,10 @@ class ShardCoordinator:
     async def _round(self) -> None:
         try:
             wait_s = await self.poll()
-        except RetryableError:
+        except (RetryableError, SchemaMismatch) as error:
             self._listening.interrupt()
             await self._give_back()
-            raise
+            raise Unavailable(str(error)) from error  # which the loop logs in one line
         await self._take_again()
         await asyncio.sleep(wait_s)
 
@@ -209,7 +213,16 @@ class ShardCoordinator:
         taken = await self._database.run(
             lambda tx: generations.acquire_leader_lock(tx, self._node_id, self._database.now())
         )
+        if taken:
+            crash.point("shards.lead.after_commit")
         await self._read([service for service, _ in taken])
+
+    async def _release_leads(self) -> None:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._database.run(lambda tx: generations.release_leader_lock(tx, self._node_id))
+        except (RetryableError, SchemaMismatch, TimeoutError) as error:
+            log.debug("pending generations stay without a leader until their time is over: %s", error)
 
     async def _read(self, names: Collection[str]) -> None:
         if names:
