@@ -23,7 +23,7 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.shards import generations, services, workers
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.shards.changes import ServiceChanges
-from orchestrix.shards.effects import answers, log_changes
+from orchestrix.shards.effects import ChangeLog, answers
 from orchestrix.shards.heartbeats import QueuedHeartbeat, RoutineHeartbeats
 from orchestrix.shards.listening import Listening
 from orchestrix.shards.memory import ServiceMemory
@@ -78,7 +78,7 @@ class ShardCoordinator:
         self._rules, self._check_s = rules, check_s
         self._listening = Listening(broker)
         self._memory = ServiceMemory()
-        self._changes = ServiceChanges(database, rules)
+        self._changes, self._log = ServiceChanges(database, rules), ChangeLog()
         self._transport = make_transport(self)
         self._writing = asyncio.Lock()
         self._heartbeats = RoutineHeartbeats(
@@ -167,7 +167,7 @@ class ShardCoordinator:
         except RetryableError:
             self._listening.interrupt()
             raise
-        log_changes(service, effects)
+        self._log.write(service, effects)
         return effects
 
     # What the node does by itself.
