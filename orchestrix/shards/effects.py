@@ -31,7 +31,7 @@ def answers(effects: Iterable[Effect], asked: Mapping[Process, str | None]) -> l
 def answer(sent: Assignment, correlation_id: str | None) -> MemberAnswer:
     """The assignment for a member that can be reached."""
     assert sent.reply_to is not None, "it can be reached"
-    return MemberAnswer(sent.reply_to, messages.assignment(sent), correlation_id)
+    return MemberAnswer(sent.reply_to, messages.assignment(sent), correlation_id, sent.via)
 
 
 class ChangeLog:

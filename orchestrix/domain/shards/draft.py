@@ -168,4 +168,5 @@ def assignment(state: ShardService, member: ServiceMember) -> Assignment:
         active.number if active is not None else 0,
         member.seq,
         within(member.grants, share),
+        via=member.via,
     )

@@ -120,6 +120,7 @@ def test_a_heartbeat_without_news_is_routine_and_answered_as_a_transition_would(
         {"weight": 2},
         {"grace_s": 9.0},
         {"reply_to": "elsewhere"},
+        {"via": "another-node"},
     ],
 )
 def test_a_heartbeat_with_news_is_not_routine(news: dict[str, object]) -> None:
