@@ -228,6 +228,7 @@ def variables() -> list[str]:
         "workers",
         "resources",
         "http.host",
+        "metrics.host",
         "http.allowed_hosts",
         "http.public_url",
         "http.cors_origins",
