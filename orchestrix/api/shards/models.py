@@ -203,7 +203,7 @@ class MemberBody(Answer):
         )
 
 
-class HistoryQuery(Query):
+class GenerationQuery(Query):
     """Which of the generations of a service."""
 
     limit: Limit = Field(20, description="How many generations are shown.")
