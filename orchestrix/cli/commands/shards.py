@@ -31,7 +31,6 @@ from orchestrix.quantities import counted
 
 MOST_NAMED: Final = 10
 """Members that an error names, and ranges that a table shows of each without `-o wide`."""
-_RULES: Final = {"even": Allocation.EVEN, "minimal": Allocation.MINIMAL_MOVE}
 _SERVICES: Final = columns(
     "service=SERVICE shardCount=SHARDS members away? waiting? generation active=SINCE pending? unowned?=WITHOUT_MEMBER"
     " unownedSince?=WITHOUT_SINCE revoking?=TO_BE_LET_GO revokingSince?=LET_GO_SINCE unrevocable?"
@@ -180,7 +179,7 @@ def preview(arguments: argparse.Namespace) -> int:
     if arguments.weight is not None and arguments.join is None:
         raise Invalid("--weight is for --join: it says how much the new member takes beside the others")
     found, options = _service(arguments), display_options(arguments)
-    rule = Allocation(found["allocation"]) if arguments.allocation is None else _RULES[arguments.allocation]
+    rule = Allocation(arguments.allocation or found["allocation"])
     current = {worker: ShardRanges.of((a, b) for a, b in one) for worker, one in found["shares"].items()}
     change = _change(arguments, found)
     made = previewed(rule, change.count, change.weights, current)
