@@ -37,7 +37,7 @@ from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node
-from orchestrix.telemetry import local_store, log_events, tracing
+from orchestrix.telemetry import exporters, local_store, log_events, tracing
 from orchestrix.telemetry.local_store import LocalTraces
 from orchestrix.telemetry.process_stop import ProcessStop
 from orchestrix.version import VERSION
@@ -106,8 +106,7 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
             gzip=node.context.settings.http.gzip,
             links=LinkTemplates(node.context.settings.ui.trace_url, node.context.settings.ui.logs_url),
             trace_reader=LocalTraces(local_traces) if local_traces is not None and tracing.enabled() else None,
-            trace_endpoint=os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-            or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"),
+            trace_endpoint=next(filter(None, map(os.environ.get, exporters.ENDPOINTS)), None),
             tokens={name: secret.get_secret_value() for name, secret in node.context.settings.api.tokens.items()},
         )
     )
@@ -115,8 +114,7 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
 
 def _guard(settings: Settings) -> OriginGuard:
     """Without tokens, access is limited to this machine."""
-    open_to_all = settings.api.auth == "none" or bool(settings.api.tokens)
-    http = settings.http
+    http, open_to_all = settings.http, settings.api.auth == "none" or bool(settings.api.tokens)
     return OriginGuard(check_host=not open_to_all, allowed=http.allowed_hosts, origins=http.cors_origins)
 
 

@@ -85,7 +85,7 @@ def _log_generation(service: str, change: GenerationChange) -> None:
 
 def _log_assignment(service: str, sent: Assignment) -> None:
     if log.isEnabledFor(logging.DEBUG):
-        extra = {"event": log_events.SHARD_ASSIGNED, "service": service, "member": sent.worker_id}
+        extra = {"event": log_events.SHARD_ANSWERED, "service": service, "member": sent.worker_id}
         shards = counted(shards_of(sent.grants).size, "shard")
         log.debug(
             "%s: member %s has %s in generation %d", service, sent.worker_id, shards, sent.generation, extra=extra

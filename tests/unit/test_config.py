@@ -319,7 +319,16 @@ def test_the_registry_has_the_times_that_are_asked_for() -> None:
     assert (registry.allow, registry.token, registry.secrets()) == (None, None, {})
 
 
-@pytest.mark.req("S1-13", "S1-14")
+@pytest.mark.req("S1-7", "S1-9", "S1-10")
+def test_the_variables_of_s1s_framework_are_taken() -> None:
+    """With defaults of our own: its port is 3000, and its level is debug."""
+    settings = load({})
+    assert (settings.node_id, settings.http.port, settings.log.level) == ("coordinator", 8080, "info")
+    settings = load({"PROCESS_NAME": "c-2", "PORT": "3000", "LOG_LEVEL": "debug"})
+    assert (settings.node_id, settings.http.port, settings.log.level) == ("c-2", 3000, "debug")
+
+
+@pytest.mark.req("S1-13", "S1-14", "S1-35")
 def test_shards_take_the_names_and_the_times_of_s1() -> None:
     shards = load({}).shards
     assert (shards.window, shards.heartbeat_timeout, shards.check, shards.plain) == (2, 15, 5, "protect")

@@ -171,7 +171,7 @@ class MemberBody(Answer):
     )
     joined_at: Time
     last_seen: Time = Field(description="Its last sign of life that is stored.")
-    weight: int = Field(examples=[1], description="Its part of the shards beside the others', with minimal-move.")
+    weight: int = Field(examples=[1], description="Its part of the shards beside the others', with minimal allocation.")
     grace_ms: int = Field(examples=[0], description="For so long its share waits for its return.")
     shard_count: int = Field(examples=[1000], description="What it reported last.")
     generation: int = Field(examples=[7], description="The newest one that it follows; 0 for plain clients.")
@@ -203,7 +203,7 @@ class MemberBody(Answer):
         )
 
 
-class HistoryQuery(Query):
+class GenerationQuery(Query):
     """Which of the generations of a service."""
 
     limit: Limit = Field(20, description="How many generations are shown.")

@@ -11,7 +11,7 @@ from orchestrix.api.answers import respond
 from orchestrix.api.operations import Call, Operations
 from orchestrix.api.problems import Problem, as_sentence, not_found
 from orchestrix.api.query import Paging
-from orchestrix.api.shards.models import HistoryQuery, ServiceBody, ServiceItem, ServicePage
+from orchestrix.api.shards.models import GenerationQuery, ServiceBody, ServiceItem, ServicePage
 from orchestrix.errors import NotFound
 from orchestrix.persistence.shards import generations, overview, service_store
 from orchestrix.saga.validation.names import normal
@@ -51,7 +51,7 @@ async def list_shards(call: Call, query: Paging) -> ServicePage:
 
 
 @operations.get("/shards/{service:path}", of=service_of)
-async def get_shards(call: Call, service: str, query: HistoryQuery) -> ServiceBody | Response:
+async def get_shards(call: Call, service: str, query: GenerationQuery) -> ServiceBody | Response:
     """Show a service of shards.
 
     Its members with what each has, what keeps shards from those whose share they are, and its generations, the newest

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from orchestrix.cli import exit_codes, output
 from orchestrix.cli.api_request import answer, api_of
-from orchestrix.cli.display.shard_strip import HeldShards, strip
+from orchestrix.cli.display.shard_strip import MemberShards, strip
 from orchestrix.cli.display.views import (
     DisplayOptions,
     Document,
@@ -31,7 +31,6 @@ from orchestrix.quantities import counted
 
 MOST_NAMED: Final = 10
 """Members that an error names, and ranges that a table shows of each without `-o wide`."""
-_RULES: Final = {"even": Allocation.EVEN, "minimal": Allocation.MINIMAL_MOVE}
 _SERVICES: Final = columns(
     "service=SERVICE shardCount=SHARDS members away? waiting? generation active=SINCE pending? unowned?=WITHOUT_MEMBER"
     " unownedSince?=WITHOUT_SINCE revoking?=TO_BE_LET_GO revokingSince?=LET_GO_SINCE unrevocable?"
@@ -91,7 +90,7 @@ def _show_one(arguments: argparse.Namespace) -> int:
         return exit_codes.OK
     print_document(_head(found, options), options)
     count = (found["active"] or {}).get("shardCount") or found["shardCount"]
-    having = {one["workerId"]: _held(one) for one in found["members"] if one["state"] != "WAITING"}
+    having = {one["workerId"]: _shards_of(one) for one in found["members"] if one["state"] != "WAITING"}
     drawn = strip(count, having, output.terminal_columns())
     print(f"\n{drawn.line}")
     if drawn.notes:
@@ -143,8 +142,8 @@ def _generation(one: Document) -> Document:
     return {**one, "cause": _cause(one)}
 
 
-def _held(member: Document) -> HeldShards:
-    return HeldShards(member["shards"], [part for one in member["revoking"] for part in one["shards"]])
+def _shards_of(member: Document) -> MemberShards:
+    return MemberShards(member["shards"], [part for one in member["revoking"] for part in one["shards"]])
 
 
 def _member(one: Document, marks: Mapping[str, str], options: DisplayOptions) -> Document:
@@ -168,11 +167,11 @@ def _ranges(ranges: Sequence[Sequence[int]], options: DisplayOptions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is asked for: the members and the shard count that would be, and how it is said."""
+    """What is asked for: the members and the shard count that would be, and how that reads in a sentence."""
 
     weights: dict[str, int]
     count: int
-    said: str
+    condition: str
 
 
 def preview(arguments: argparse.Namespace) -> int:
@@ -180,7 +179,7 @@ def preview(arguments: argparse.Namespace) -> int:
     if arguments.weight is not None and arguments.join is None:
         raise Invalid("--weight is for --join: it says how much the new member takes beside the others")
     found, options = _service(arguments), display_options(arguments)
-    rule = Allocation(found["allocation"]) if arguments.allocation is None else _RULES[arguments.allocation]
+    rule = Allocation(arguments.allocation or found["allocation"])
     current = {worker: ShardRanges.of((a, b) for a, b in one) for worker, one in found["shares"].items()}
     change = _change(arguments, found)
     made = previewed(rule, change.count, change.weights, current)
@@ -248,12 +247,14 @@ def _note(arguments: argparse.Namespace, found: Document, rule: Allocation) -> N
 def _sentence(made: SharePreview, current: Mapping[str, ShardRanges], change: _Change) -> str:
     everything = ShardRanges.up_to(change.count)
     if not made.shares:
-        return f"{change.said}, none of its {counted(change.count, 'shard')} would have a member: none takes shards"
+        return (
+            f"{change.condition}, none of its {counted(change.count, 'shard')} would have a member: none takes shards"
+        )
     had = union(current.values())
     new, ended = (everything - had).size, (had - everything).size
     must = f"at least {made.fewest:,} must" if made.fewest else "none must"
     fewest = "no fewer could" if made.moved == made.fewest else f"{must}, for shares as even"
-    parts = [f"{change.said}, {made.moved:,} of {counted(change.count, 'shard')} would move; {fewest}"]
+    parts = [f"{change.condition}, {made.moved:,} of {counted(change.count, 'shard')} would move; {fewest}"]
     parts += [f"{new:,} that {'has' if new == 1 else 'have'} no member's share now would get one"] if new else []
     parts += [f"{ended:,} would end"] if ended else []
     return "; ".join(parts)

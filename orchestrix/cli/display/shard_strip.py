@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from orchestrix.cli import output
 
 OTHERS: Final = "*"
-"""The mark of members that have no letter of their own."""
+"""The mark of members without one of their own."""
 USUAL_COLUMNS: Final = 80
 """Where the output has no width, as in a file."""
 FEWEST_CELLS: Final = 10
@@ -22,7 +22,7 @@ Range = Sequence[int]
 """The first and the last shard, both included."""
 
 
-class HeldShards(NamedTuple):
+class MemberShards(NamedTuple):
     """The shards that a member has, and those of them that it has to let go of."""
 
     shards: Sequence[Range]
@@ -35,18 +35,19 @@ class HeldShards(NamedTuple):
 
 
 class ShardStrip(NamedTuple):
-    """The line; `marks` are the letters of members, in the order of their ids; `notes` say what else is in the line."""
+    """The line; `marks` are those of members, in the order of their ids; `notes` say what else is in the line."""
 
     line: str
     marks: Mapping[str, str]
     notes: Sequence[str]
 
 
-def strip(count: int, members: Mapping[str, HeldShards], columns: int | None) -> ShardStrip:
+def strip(count: int, members: Mapping[str, MemberShards], columns: int | None) -> ShardStrip:
     """Shards 0 to `count` - 1 in one line, not wider than `columns`.
 
-    A character stands for one shard or for several neighbouring ones, and is the letter of the member that has the most
-    of them: a small letter where most of these are to be let go of. One in which any shard has no member is a dot.
+    A character stands for one shard or for several neighbouring ones, and is the mark of the member that has the most
+    of them, A to Z: in lower case where most of these are to be let go of. One in which any shard has no member is a
+    dot.
     """
     first, last = "0 ", f" {count - 1}"
     room = max((columns or USUAL_COLUMNS) - len(first) - len(last), FEWEST_CELLS)
@@ -57,25 +58,25 @@ def strip(count: int, members: Mapping[str, HeldShards], columns: int | None) ->
     return ShardStrip(f"{first}{_painted(line)}{last}", marks, list(_notes(line, count, cells, members, marks)))
 
 
-def _marks(members: Mapping[str, HeldShards]) -> dict[str, str]:
-    """A letter for each member; of more than there are letters, for those that have the most."""
+def _marks(members: Mapping[str, MemberShards]) -> dict[str, str]:
+    """A mark for each member; of more than 26, one of its own for those that have the most."""
     few = sorted(members, key=lambda one: (-members[one].size, one))[: len(ascii_uppercase)]
     letters = iter(ascii_uppercase)
     return {one: next(letters) if one in few else OTHERS for one in sorted(members)}
 
 
-def _line(starts: Sequence[int], count: int, members: Mapping[str, HeldShards], marks: Mapping[str, str]) -> str:
-    held: list[Counter[str]] = [Counter() for _ in starts]
+def _line(starts: Sequence[int], count: int, members: Mapping[str, MemberShards], marks: Mapping[str, str]) -> str:
+    present: list[Counter[str]] = [Counter() for _ in starts]
     revoked: list[Counter[str]] = [Counter() for _ in starts]
     for member, one in members.items():
         for place, size in _parts(starts, count, one.shards):
-            held[place][member] += size
+            present[place][member] += size
         for place, size in _parts(starts, count, one.revoking):
             revoked[place][member] += size
     ends = [*starts[1:], count]
     return "".join(
         _sign(found, gone, end - start, marks)
-        for found, gone, start, end in zip(held, revoked, starts, ends, strict=True)
+        for found, gone, start, end in zip(present, revoked, starts, ends, strict=True)
     )
 
 
@@ -90,15 +91,15 @@ def _parts(starts: Sequence[int], count: int, ranges: Sequence[Range]) -> Iterat
             first, place = end + 1, place + 1
 
 
-def _sign(held: Counter[str], revoked: Counter[str], size: int, marks: Mapping[str, str]) -> str:
-    if held.total() < size:
+def _sign(present: Counter[str], revoked: Counter[str], size: int, marks: Mapping[str, str]) -> str:
+    if present.total() < size:
         return output.dot()
-    member = min(held, key=lambda one: (-held[one], one))
-    return marks[member].lower() if revoked[member] * 2 > held[member] else marks[member]
+    member = min(present, key=lambda one: (-present[one], one))
+    return marks[member].lower() if revoked[member] * 2 > present[member] else marks[member]
 
 
 def _painted(line: str) -> str:
-    """Each letter in the colour of its member, where stdout takes colour."""
+    """Each mark in the colour of its member, where stdout takes colour."""
     return "".join(output.paint("".join(run), _colour(sign)) for sign, run in groupby(line))
 
 
@@ -109,7 +110,7 @@ def _colour(sign: str) -> str | None:
 
 
 def _notes(
-    line: str, count: int, cells: int, members: Mapping[str, HeldShards], marks: Mapping[str, str]
+    line: str, count: int, cells: int, members: Mapping[str, MemberShards], marks: Mapping[str, str]
 ) -> Iterator[str]:
     if cells < count:
         yield f"a character is {count // cells}{' or ' + str(count // cells + 1) if count % cells else ''} shards"

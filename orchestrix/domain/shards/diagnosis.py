@@ -104,7 +104,7 @@ def absences_in(service: ShardService) -> Absences:
 def _free_parts(
     free: ShardRanges, active: Generation, absences: Absences
 ) -> Iterator[tuple[str | None, ShardRanges, datetime]]:
-    """The free shards by whose share they are, or by None what is nobody's, and since when they are free."""
+    """The free shards by whose share they are, or by None what is in no share, and since when they are free."""
     owned: dict[str, list[Range]] = defaultdict(list)
     for one in free.ranges:
         for part, owner in active.owners(one):

@@ -39,7 +39,7 @@ async def load(connection: Connection, services: Collection[str]) -> dict[str, d
 
 
 async def free(connection: Connection, counts: Mapping[str, int]) -> dict[str, ShardRanges]:
-    """Which of the first so many shards nobody has, by service; of `counts` services, those with any.
+    """Which of the first so many shards no process has, by service; of `counts` services, those with any.
 
     The database finds the gaps between the rows, which are far fewer than the rows.
     """

@@ -68,7 +68,7 @@ async def _overviews(connection: Connection, rows: Sequence[ShardServiceRow]) ->
 async def _free(
     connection: Connection, rows: Sequence[ShardServiceRow], active: Mapping[str, GenerationRecord]
 ) -> dict[str, ShardRanges]:
-    """The shards that nobody has: of a service without an active generation, all."""
+    """The shards that no member has: of a service without an active generation, all."""
     known = {name: one.shard_count for name, one in active.items()}
     found = await assignments.free(connection, known) if known else {}
     return found | {row.name: ShardRanges.up_to(row.shard_count) for row in rows if row.name not in known}

@@ -125,15 +125,18 @@ async def counts(connection: Connection, services: Collection[str]) -> dict[str,
 
 
 async def absences(connection: Connection, services: Collection[str]) -> dict[str, dict[str, datetime]]:
-    """Since when workers of these services are away or gone, by service and worker id."""
+    """Since when workers of these services are away or gone, by service and worker id.
+
+    Of one that is away, other processes under its id may be gone since a later time.
+    """
     table = shard_workers.c
     is_absent = table.state.in_((AWAY, *_GONE))
-    query = select(table.service, table.worker_id, table.away_at).where(_of(connection, services), is_absent)
-    found: dict[str, dict[str, datetime]] = {}
-    for service, worker, at in await connection.execute(query.where(table.away_at.is_not(None))):
-        times = found.setdefault(service, {})
+    query = select(table.service, table.worker_id, table.state, table.away_at).where(_of(connection, services))
+    gone, away = dict[str, dict[str, datetime]](), dict[str, dict[str, datetime]]()
+    for service, worker, state, at in await connection.execute(query.where(is_absent, table.away_at.is_not(None))):
+        times = (away if state == AWAY else gone).setdefault(service, {})
         times[worker] = max(at, times.get(worker, at))
-    return found
+    return {service: {**gone.get(service, {}), **away.get(service, {})} for service in services}
 
 
 async def last_sign_of_life(connection: Connection) -> datetime | None:

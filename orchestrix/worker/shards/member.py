@@ -70,7 +70,7 @@ class ShardMember:
     given to a process: `fenced` refuses writes under an older one.
 
     `worker_id` must be another one for each running process, and should be the same after a restart. The newest
-    `shard_count` that any member says is that of the service. `weight` is for the allocation `minimal-move`; 0 gets no
+    `shard_count` that any member says is that of the service. `weight` is for the allocation `minimal`; 0 gets no
     shards. After it left or fell silent its shards stay its own for `grace` seconds, so that a restart moves nothing.
     When the block is left, its shards are handed to the others while it works, and all must have ended within
     `stop_timeout` seconds.

@@ -90,7 +90,7 @@ async def test_the_rule_of_the_nodes_is_shown(world: World) -> None:
     assert (await shown(world))["allocation"] == "even"
     world.shard_rules = ShardRules(allocation=Allocation.MINIMAL_MOVE)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(world.built()), base_url="http://test") as client:
-        assert (await client.get("/shards/orders")).json()["allocation"] == "minimal-move"
+        assert (await client.get("/shards/orders")).json()["allocation"] == "minimal"
 
 
 async def test_what_a_member_has_still_to_let_go_of(world: World) -> None:

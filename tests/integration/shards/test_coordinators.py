@@ -77,7 +77,7 @@ class Member:
         assert await self.transport.send(messages.LEAVE, left)
 
 
-@pytest.mark.req("S1-4", "S1-15", "S1-16")
+@pytest.mark.req("S1-1", "S1-3", "S1-4", "S1-15", "S1-16")
 async def test_members_are_served_by_whichever_node_is_there(database: Database, broker_url: str) -> None:
     nodes = [node_of(database, broker_url, name, COORDINATOR) for name in ("n-1", "n-2")]
     members = [Member(broker_url, name) for name in ("w-1", "w-2")]

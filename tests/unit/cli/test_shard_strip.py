@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from orchestrix.cli.display.shard_strip import FEWEST_CELLS, HeldShards, ShardStrip, strip
+from orchestrix.cli.display.shard_strip import FEWEST_CELLS, MemberShards, ShardStrip, strip
 from orchestrix.cli.output import width
 
 
@@ -25,8 +25,8 @@ class Stdout(io.TextIOWrapper):
         return self._terminal
 
 
-def held(*ranges: tuple[int, int], revoking: tuple[tuple[int, int], ...] = ()) -> HeldShards:
-    return HeldShards(ranges, revoking)
+def held(*ranges: tuple[int, int], revoking: tuple[tuple[int, int], ...] = ()) -> MemberShards:
+    return MemberShards(ranges, revoking)
 
 
 def signs(drawn: ShardStrip) -> str:

@@ -45,7 +45,14 @@ def test_mermaid_can_read_it(diagram: str) -> None:
     assert list(mistakes(diagram)) == []
 
 
-@pytest.mark.req("S4-2", "S4-3", "S4-10", "S4-11", "S4-12", "S4-40")
+@pytest.mark.req("S4-1", "S4-2", "S4-3", "S4-4")
+def test_each_problem_of_s4_has_what_solves_it() -> None:
+    table = rows(TEXT.split("| problem in S4 | here |\n")[1])
+    assert [bool(problem and here) for problem, here in table] == [True] * 4
+    assert "`IllegalTransition`" in table[2][1]
+
+
+@pytest.mark.req("S4-10", "S4-11", "S4-12", "S4-40")
 def test_the_states_are_drawn_with_their_transitions() -> None:
     moves = re.findall(r"^ +(\w+) --> (\w+):", block(PAGE, "mermaid", "stateDiagram-v2").lower(), re.MULTILINE)
     assert sorted(moves) == sorted((str(one), str(other)) for one, others in TRANSITIONS.items() for other in others)
@@ -128,7 +135,7 @@ def test_the_commands_are_there() -> None:
 def test_the_log_lines_are_those_that_are_written() -> None:
     names = {name for name in vars(log_events).values() if isinstance(name, str) and name.startswith("shards.")}
     lines = block(PAGE, "text", "orders: member w-3 joined").splitlines()
-    assert {line.split()[0] for line in lines} | {"shards.assigned"} == names
+    assert {line.split()[0] for line in lines} | {"shards.answered"} == names
     assert lines[-1].endswith(TOO_MANY_MEMBERS)
 
 

@@ -114,4 +114,4 @@ def test_answers_are_lines_for_who_wants_to_see_them(written: Written) -> None:
     assert written.take() == []
     logging.getLogger("orchestrix.shards").setLevel(logging.DEBUG)
     ChangeLog().write("orders", [sent])
-    assert written.take() == [("DEBUG", log_events.SHARD_ASSIGNED, "orders: member a has 5 shards in generation 7")]
+    assert written.take() == [("DEBUG", log_events.SHARD_ANSWERED, "orders: member a has 5 shards in generation 7")]

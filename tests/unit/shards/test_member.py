@@ -38,6 +38,7 @@ async def settled(scene: SdkScene, count: int = 10, deadline: float = 60.0) -> N
     await eventually(lambda: scene.all_owned(count), deadline=deadline, every=0.05)
 
 
+@pytest.mark.req("S4-14", "S4-23")
 async def test_members_work_for_their_shares(scene: SdkScene) -> None:
     await scene.node("n-1")
     members = [scene.member(name) for name in ("w-1", "w-2", "w-3")]
@@ -53,6 +54,7 @@ async def test_members_work_for_their_shares(scene: SdkScene) -> None:
     assert all(one.epoch == members[0].shards.get(one.shard, one.epoch) for one in scene.spans)
 
 
+@pytest.mark.req("S4-15", "S4-24", "S4-25")
 async def test_a_shard_moves_when_its_work_and_its_revocation_have_ended(scene: SdkScene) -> None:
     await scene.node("n-1")
     work = scene.work("w-1", cleanup_s=2.0, revoked_s=3.0)
