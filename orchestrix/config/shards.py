@@ -25,7 +25,7 @@ class ShardsSettings(SettingsGroup):
 
     `zmq` opens a ZeroMQ socket for such clients on `zmq_host` and `zmq_port`. Beyond this machine that needs CURVE:
     `zmq_server_key` is the file with the server's keys, `zmq_client_keys` the folder with the public keys of clients.
-    With `zmq_auth` "none" anyone who can reach the socket can use it.
+    With the `zmq_auth` "none" anyone who can reach the socket can use it.
     """
 
     window: Seconds = 2.0
@@ -36,7 +36,7 @@ class ShardsSettings(SettingsGroup):
     zmq: bool = False
     zmq_host: str = "tcp://0.0.0.0"
     zmq_port: int = Field(5555, ge=0, le=65535)
-    zmq_auth: Literal["none"] | None = None
+    zmq_auth: Literal["curve", "none"] = "curve"
     zmq_server_key: Path | None = None
     zmq_client_keys: Path | None = None
 
@@ -48,7 +48,7 @@ class ShardsSettings(SettingsGroup):
             raise ValueError("write tcp:// and an address of this machine without a port, e.g. tcp://127.0.0.1")
         return f"tcp://{found[1]}"
 
-    @field_validator("zmq_auth", "zmq_server_key", "zmq_client_keys", mode="before")
+    @field_validator("zmq_server_key", "zmq_client_keys", mode="before")
     @classmethod
     def _given(cls, value: object) -> object:
         return None if value == "" else value
@@ -78,7 +78,7 @@ class ShardsSettings(SettingsGroup):
     @property
     def zmq_is_open(self) -> bool:
         """Whether anyone beyond this machine could use the ZeroMQ socket, and no setting says that this is meant."""
-        return self.zmq_server_key is None and self.zmq_auth is None and not _is_loopback(self.zmq_host)
+        return self.zmq_server_key is None and self.zmq_auth != "none" and not _is_loopback(self.zmq_host)
 
 
 def _is_loopback(host: str) -> bool:

@@ -42,11 +42,18 @@ def watched(settings: Settings, folder: Path) -> list[Path]:
     """
     root = Path(settings.origin.folder or folder)
     names = (*settings.sagas, *settings.workers, *settings.resources)
-    found = [root, *(place for name in sorted({one.partition(".")[0] for one in names}) for place in _places(name))]
+    packages = sorted({one.partition(".")[0] for one in names})
+    found = [root, *(place for name in packages for place in _places(name, [root, folder]))]
     return [one for one in dict.fromkeys(found) if one == root or not one.is_relative_to(root)]
 
 
-def _places(package: str) -> Iterator[Path]:
+def _places(package: str, folders: Sequence[Path]) -> Iterator[Path]:
+    """Where it is found first: in one of the folders, which are not yet on the path for imports, or by that path."""
+    for folder in folders:
+        for place in (folder / package, folder / f"{package}.py"):
+            if place.exists():
+                yield place
+                return
     with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.submodule_search_locations is not None:
