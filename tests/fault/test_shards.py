@@ -1,0 +1,289 @@
+"""Does no shard ever have two holders, and each one again soon, whatever happens to members, nodes and servers?
+
+Twenty members of a service in four processes share 1,000 shards, by the rule of fewest moves; three nodes coordinate
+them. What each process has logged of its shards is judged after each fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.fault.proxy import Way
+from tests.fault.shard_world import COUNT, EACH, REAL, SCALED, SERVICE, ShardWorld, Times
+from tests.fault.world import World
+from tests.servers.base import Server
+from tests.servers.maria import MariaServer
+from tests.servers.postgres import PostgresServer
+from tests.servers.rabbit import RabbitServer
+from tests.servers.run import Run
+from tests.shard_fleet.fleet import Fleet
+from tests.shard_fleet.intervals import machine_time
+from tests.support import eventually, holds
+
+Act = Callable[[ShardWorld], Awaitable[None]]
+Start = Callable[[World], Awaitable[ShardWorld]]
+
+
+@pytest.fixture
+def times(scale: Callable[[int, int], int]) -> Times:
+    """The default times in a soak."""
+    return (SCALED, REAL)[scale(0, 1)]
+
+
+@pytest.fixture
+def fleet(server_run: Run, tmp_path: Path, times: Times) -> Fleet:
+    """Ended by `start`, which knows its links; here so that its logs are shown if the test failed."""
+    return Fleet(server_run, tmp_path, times.timeout)
+
+
+@pytest.fixture
+async def start(fleet: Fleet, times: Times) -> AsyncIterator[Start]:
+    """Starts nodes and members in a world."""
+    made: list[ShardWorld] = []
+
+    async def up(world: World) -> ShardWorld:
+        made.append(ShardWorld(world, fleet, times))
+        await made[-1].up()
+        return made[-1]
+
+    yield up
+    fleet.close()
+    for one in made:
+        one.close()
+
+
+async def _story(shards: ShardWorld, acts: Sequence[Act]) -> None:
+    for act in acts:
+        await act(shards)
+        name = act.func.__name__ if isinstance(act, partial) else getattr(act, "__name__", "")
+        await shards.settle(name.strip("_").replace("_", " "))
+
+
+async def test_members_and_nodes_come_and_go(start: Start, world: World) -> None:
+    """On PostgreSQL; none of it lasts longer than a lease, but for those to whom it happens."""
+    shards = await start(world)
+    acts: list[Act] = [
+        _one_joins_and_leaves,
+        _links_are_cut,
+        _leader_is_killed,
+        _members_are_killed,
+        _members_stand_still,
+        _count_changes,
+    ]
+    await _story(shards, acts)
+    assert shards.of_other_service() == [], "the members of another service were interrupted"
+
+
+async def test_messages_are_late_and_servers_restart(
+    start: Start, world: World, rabbitmq: RabbitServer, postgres: PostgresServer
+) -> None:
+    shards = await start(world)
+    acts: list[Act] = [
+        _messages_are_late,
+        _answers_are_overtaken,
+        _a_node_stands_still,
+        partial(_server_restarts, postgres),
+        partial(_server_restarts, rabbitmq),
+        _all_nodes_are_killed,
+    ]
+    await _story(shards, acts)
+
+
+async def test_on_mariadb(
+    start: Start, maria_world: World, mariadb: MariaServer, rabbitmq: RabbitServer, scale: Callable[[int, int], int]
+) -> None:
+    """The faults in which the database has a part; in a soak all."""
+    shards = await start(maria_world)
+    others: list[Act] = [
+        _one_joins_and_leaves,
+        _links_are_cut,
+        _members_are_killed,
+        _members_stand_still,
+        _count_changes,
+        _messages_are_late,
+        _answers_are_overtaken,
+        partial(_server_restarts, rabbitmq),
+    ]
+    acts: list[Act] = [
+        _leader_is_killed,
+        _a_node_stands_still,
+        partial(_server_restarts, mariadb),
+        _all_nodes_are_killed,
+        *others[: scale(0, len(others))],
+    ]
+    await _story(shards, acts)
+
+
+async def test_on_sqlite(
+    start: Start,
+    worlds: Callable[[str], World],
+    sqlite_url: str,
+    rabbitmq: RabbitServer,
+    scale: Callable[[int, int], int],
+) -> None:
+    """Nodes that stand still can block its file, and so are left out."""
+    shards = await start(worlds(sqlite_url))
+    others: list[Act] = [
+        _links_are_cut,
+        _members_stand_still,
+        _messages_are_late,
+        _answers_are_overtaken,
+        _all_nodes_are_killed,
+        partial(_server_restarts, rabbitmq),
+    ]
+    acts: list[Act] = [
+        _one_joins_and_leaves,
+        _leader_is_killed,
+        _members_are_killed,
+        _count_changes,
+        *others[: scale(0, len(others))],
+    ]
+    await _story(shards, acts)
+
+
+# Each of them ends with twenty members that can work, and no link or server disturbed.
+
+
+async def _one_joins_and_leaves(shards: ShardWorld) -> None:
+    """It is given its share, by the others; then each of these keeps what it has."""
+    since = machine_time()
+    await shards.fleet.join(shards.fleet.processes[0], SERVICE, COUNT, "guest")
+    await shards.settle("one joins")
+    held, ended = shards.fleet.held(SERVICE), shards.ended(since)
+    assert {one.shard[1] for one in ended} == held["guest"], "no shard moves that need not"
+    assert len(ended) == len(held["guest"]) == COUNT // len(held)
+    since = machine_time()
+    await shards.fleet.leave("guest")
+    await shards.settle("one leaves")
+    assert shards.ended(since, "guest") == [], "the others keep what they have"
+
+
+async def _links_are_cut(shards: ShardWorld) -> None:
+    """All members and all nodes connect again."""
+    since = machine_time()
+    for link in (*shards.links, *(node.broker for node in shards.world.nodes)):
+        link.reset()
+    await shards.passes(shards.times.lease / 3)
+    for link in (*shards.links, *(node.database for node in shards.world.nodes)):
+        link.reset()
+    await shards.passes(shards.times.timeout)
+    assert shards.ended(since) == [], "a cut that is shorter than the lease interrupts nobody"
+
+
+async def _leader_is_killed(shards: ShardWorld) -> None:
+    """Then another node too, so that one is left."""
+    since = machine_time()
+    leader = await shards.leading()
+    leader.process.kill9()
+    await shards.passes(shards.times.lease / 2)
+    second = next(node for node in shards.world.nodes if node.alive)
+    second.process.kill9()
+    await shards.passes(shards.times.timeout)
+    assert shards.ended(since) == [], "one node serves all members"
+    await shards.restart(leader, second)
+    assert shards.ended(since) == []
+
+
+async def _members_are_killed(shards: ShardWorld) -> None:
+    """A process with five of them; the others get their shards, then a new process is there."""
+    since = machine_time()
+    shards.fleet.processes[1].kill9()
+    await shards.settle("members are killed")
+    assert shards.ended(since) == [], "the others keep what they have"
+    await shards.replace(1)
+
+
+async def _members_stand_still(shards: ShardWorld) -> None:
+    """A process with five of them; when it wakes its shards are others'."""
+    since, process = machine_time(), shards.fleet.processes[2]
+    asleep = tuple(process.members)
+    assert len(asleep) == EACH
+    process.pause()
+    try:
+        await shards.settle("members stand still")
+        assert shards.ended(since, *asleep) == [], "the others keep what they have"
+    finally:
+        process.resume()
+
+
+async def _count_changes(shards: ShardWorld) -> None:
+    """Whoever joins last says how many there are."""
+    process = shards.fleet.processes[0]
+    for count in (10, 5000, COUNT):
+        await shards.fleet.join(process, SERVICE, count, f"count-{count}")
+        await shards.settle(f"{count} shards", count)
+    for count in (10, 5000, COUNT):
+        await shards.fleet.leave(f"count-{count}")
+
+
+async def _messages_are_late(shards: ShardWorld) -> None:
+    """For a time-out all that members and nodes say is late, by up to half a lease, while one joins and one dies."""
+    late = shards.times.lease / 8
+    links = (*shards.links, *(node.broker for node in shards.world.nodes))
+    for link in links:
+        link.slow(late, late)
+    await shards.fleet.join(shards.fleet.processes[3], SERVICE, COUNT, "late")
+    await shards.passes(shards.times.timeout / 2)
+    shards.fleet.processes[1].kill9()
+    await shards.passes(shards.times.timeout)
+    for link in links:
+        link.heal()
+    await shards.settle("late messages, and members that die meanwhile")
+    await shards.replace(1)
+    await shards.fleet.leave("late")
+
+
+async def _answers_are_overtaken(shards: ShardWorld) -> None:
+    """What one node says to the broker waits on its way for most of a time-out, and arrives after newer answers of the
+    others; then heartbeats of members do, while shards move.
+    """
+    node = shards.world.nodes[0]
+    node.broker.black_hole(Way.UP)
+    await shards.fleet.join(shards.fleet.processes[3], SERVICE, COUNT, "guest")
+    await shards.passes(shards.times.timeout * 0.8)
+    node.broker.heal()
+    for way in (Way.UP, Way.DOWN):
+        shards.links[2].black_hole(way)
+        await shards.passes(shards.times.timeout * 0.8)
+        shards.links[2].heal()
+        await shards.passes(shards.times.timeout * 0.2)
+    await shards.fleet.leave("guest")
+
+
+async def _a_node_stands_still(shards: ShardWorld) -> None:
+    """With messages of members in its hands, of which it tells the database and the members when it wakes."""
+    node = await shards.leading()
+    node.process.pause()
+    try:
+        await shards.fleet.join(shards.fleet.processes[3], SERVICE, COUNT, "guest")
+        shards.fleet.processes[1].kill9()
+        await shards.passes(shards.times.timeout * 1.5)
+    finally:
+        node.process.resume()
+    await shards.world.ready()
+    await shards.settle("a node wakes")
+    await shards.replace(1)
+    await shards.fleet.leave("guest")
+
+
+async def _server_restarts(server: Server, shards: ShardWorld) -> None:
+    await asyncio.to_thread(server.restart)
+    await shards.world.ready()
+
+
+async def _all_nodes_are_killed(shards: ShardWorld) -> None:
+    """For longer than a lease: members stop all they do by themselves. Five of them die meanwhile."""
+    nodes = shards.world.nodes
+    for node in nodes:
+        node.process.kill9()
+    await eventually(lambda: not any(shards.fleet.held(SERVICE).values()), deadline=3 * shards.times.lease)
+    await holds(lambda: not any(shards.fleet.held(SERVICE).values()), during=shards.times.check)
+    shards.fleet.processes[1].kill9()
+    await shards.restart(*nodes)
+    await shards.settle("all nodes are there again")
+    await shards.replace(1)
