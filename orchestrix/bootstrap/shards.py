@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from orchestrix.bootstrap.context import COORDINATOR, NodeContext
 from orchestrix.bootstrap.factories import Connect
+from orchestrix.bootstrap.health_checks import broker_problem
+from orchestrix.broker.port import Broker
 from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import shard_topology
 from orchestrix.config.settings import ShardsSettings
@@ -25,14 +28,29 @@ def shard_rules(settings: ShardsSettings) -> ShardRules:
     )
 
 
-def shard_works(node: NodeContext, connect: Connect | None) -> Sequence[Service]:
-    """What of it runs on a node of these roles, in the order of the start.
+@dataclass(frozen=True, slots=True)
+class NodeShards:
+    """A node's part for services of shards: its connection, the coordinator that uses it, and both among `works`, which
+    run in the order of the start.
+    """
 
-    It has a connection of its own, which is probed: during an alarm of the broker members cannot send, and a connection
-    that does not publish would not learn of it.
+    broker: Broker
+    coordinator: ShardCoordinator
+    works: Sequence[Service]
+
+    def problem(self) -> str | None:
+        """Why this node answers no members now."""
+        return broker_problem(self.broker)() or self.coordinator.problem()
+
+
+def assemble_shards(node: NodeContext, connect: Connect | None) -> NodeShards | None:
+    """The parts of a coordinator, of which nothing runs yet; None for a node without that role.
+
+    The connection is probed: during an alarm of the broker members cannot send, and one that does not publish would not
+    learn of it.
     """
     if COORDINATOR not in node.roles or connect is None:
-        return []
+        return None
     broker = connect(f"orchestrix shards {node.name}", shard_topology())
     coordinator = ShardCoordinator(
         node.database,
@@ -42,4 +60,10 @@ def shard_works(node: NodeContext, connect: Connect | None) -> Sequence[Service]
         rules=shard_rules(node.settings.shards),
         check_s=node.settings.shards.check,
     )
-    return [broker, BrokerProbe(broker), coordinator]
+    return NodeShards(broker, coordinator, [broker, BrokerProbe(broker), coordinator])
+
+
+def shard_works(node: NodeContext, connect: Connect | None) -> Sequence[Service]:
+    """What of it runs on a node of these roles, in the order of the start."""
+    shards = assemble_shards(node, connect)
+    return [] if shards is None else shards.works

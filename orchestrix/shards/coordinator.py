@@ -37,6 +37,7 @@ SHORTEST_POLL_S: Final = 0.05
 PRUNE_S: Final = 600.0
 GIVE_BACK_S: Final = 5.0
 """Seconds without the database after which members are left to other nodes."""
+NOT_TAKING: Final = "members of shard services are left to other nodes: the database does not answer"
 HISTORY_KEPT: Final = timedelta(days=7)
 """How long generations are kept that were superseded."""
 
@@ -81,22 +82,27 @@ class ShardCoordinator:
             database, self._memory, self._listening, self._writing, self._transport.send, self._store_queued
         )
         self._checked_at = self._pruned_at = -PRUNE_S
-        self._answered_at, self._takes = clock.monotonic(), False
+        self._answered_at, self._takes, self._started = clock.monotonic(), False, False
         self._loop = Loop("shard coordinator", self._round)
 
     async def start(self) -> None:
         """Begins to answer members."""
         self._listening.interrupt()
-        self._answered_at, self._takes = clock.monotonic(), True
+        self._answered_at, self._takes, self._started = clock.monotonic(), True, True
         await self._heartbeats.start()
         await self._transport.start()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Takes no more; other nodes answer what is left."""
+        self._started = False
         await self._loop.stop()
         await self._transport.stop()
         await self._heartbeats.stop()
+
+    def problem(self) -> str | None:
+        """Why it takes no messages of members now, if it has given them back."""
+        return None if self._takes or not self._started else NOT_TAKING
 
     # What members send.
 
