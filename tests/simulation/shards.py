@@ -160,9 +160,14 @@ class Realm:
         if self.dice.random() < self.weather.lost:
             return
         held_up = max(0.0, node.asleep_until - self.now) + self._delay()
-        for member in self.members:
-            if (member.worker_id, member.instance) == (got.worker_id, got.instance):
-                self.later(held_up, lambda to=member: to.receive(got))  # type: ignore[misc]
+        for member in self.readers(got):
+            self.later(held_up, lambda to=member: to.receive(got))  # type: ignore[misc]
+
+    def readers(self, got: Assignment) -> list[SdkMember | PlainMember]:
+        """In whose queue an answer arrives."""
+        return [
+            member for member in self.members if (member.worker_id, member.instance) == (got.worker_id, got.instance)
+        ]
 
     # Nodes.
 
