@@ -51,7 +51,9 @@ class PlainMember:
     def publish(self, body: bytes) -> None:
         """Whatever it is."""
         self._sent += 1
-        properties = pika.BasicProperties(reply_to=self._queue, correlation_id=f"{self.worker_id}-{self._sent}")
+        properties = pika.BasicProperties(  # type: ignore[no-untyped-call]
+            reply_to=self._queue, correlation_id=f"{self.worker_id}-{self._sent}"
+        )
         self._channel.basic_publish("", COORDINATOR, body, properties)
 
     @property

@@ -62,7 +62,7 @@ async def three(start: Start) -> list[PlainMember]:
 async def test_clients_of_s1_share_ten_shards(system: System, start: Start) -> None:
     """To the letter of S1, which takes the word of its clients: ORCHESTRIX_SHARDS__PLAIN=push."""
     for _ in range(2):
-        _, url = system.node(**BRIEF, ORCHESTRIX_SHARDS__PLAIN="push")
+        _, url = system.node(port=None, **BRIEF, ORCHESTRIX_SHARDS__PLAIN="push")
         await system.ready(url)
     members = await three(start)
     other = start("worker-1", service="invoices")
@@ -147,7 +147,7 @@ async def _one_falls_silent(members: list[PlainMember], other: PlainMember) -> N
 
 @pytest.mark.req("S1-15", "S1-17")
 async def test_what_is_no_message_of_s1_is_refused_with_a_sentence(system: System, start: Start) -> None:
-    _, url = system.node(**BRIEF)
+    _, url = system.node(port=None, **BRIEF)
     await system.ready(url)
     member = start("worker-1")
     for body, words in (
@@ -179,7 +179,8 @@ class Generations:
         query = "SELECT number, state, cause, leader_id, leader_until FROM generations WHERE service = :service"
         async with self._engine.connect() as connection:
             found = await connection.execute(text(query), {"service": SERVICE})
-            return {row.number: dict(row._mapping) for row in found}
+            rows: dict[int, dict[str, Any]] = {row.number: dict(row._mapping) for row in found}
+            return rows
 
     async def until(self, *states: str, within: float = 15.0) -> dict[int, dict[str, Any]]:
         """Waits until the generations from the first on are in these states; their rows."""
@@ -214,7 +215,7 @@ async def generations(system: System) -> AsyncIterator[Generations]:
 async def test_generations_go_from_pending_to_active_to_superseded(
     system: System, start: Start, generations: Generations
 ) -> None:
-    nodes = {name: system.node(**BRIEF, ORCHESTRIX_NODE_ID=name) for name in ("ada", "bob")}
+    nodes = {name: system.node(port=None, **BRIEF, ORCHESTRIX_NODE_ID=name) for name in ("ada", "bob")}
     for _, url in nodes.values():
         await system.ready(url)
     members = [start(f"worker-{number}") for number in (1, 2, 3)]
@@ -239,7 +240,7 @@ async def _leader_dies(members: list[PlainMember], nodes: dict[str, tuple[Any, s
     async def led() -> str | None:
         row = (await generations.rows()).get(2)
         assert row is None or row["state"] == "pending", "it was active before its leader could be killed"
-        return row and row["leader_id"]
+        return None if row is None else row["leader_id"]
 
     leader = str(await eventually(led, deadline=10, every=0.01, message="a node leads the second generation"))
     nodes[leader.rpartition("-")[0]][0].kill9()

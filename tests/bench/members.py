@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -94,7 +94,7 @@ class Members:
 
     async def obey(self, order: Order) -> Answer:
         """What came of an order."""
-        orders = {"join": self.join, "beat": self.beat}
+        orders: dict[str, Callable[..., Awaitable[Answer]]] = {"join": self.join, "beat": self.beat}
         return await orders[order.pop("do")](**order)
 
     async def join(self, members: int, count: int) -> Answer:
@@ -116,7 +116,8 @@ class Members:
         sent = sum(one.seq for one in self._members.values()) - before
         await asyncio.sleep(2.0)
         behind = [one for one in self._members.values() if one.answered < one.seq]
-        problem = f"{len(behind)} members wait for answers" if behind else (self._wrong or [None])[0]
+        wrong = [f"{len(behind)} members wait for answers"] if behind else self._wrong
+        problem = wrong[0] if wrong else None
         return {"sent": sent, "ms": self._times, "problem": problem}
 
     async def _pass(self, seconds: float) -> None:

@@ -114,7 +114,8 @@ class Fleet(Processes):
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "ORCHESTRIX_BROKER_URL": broker_url,
-            "ORCHESTRIX_SHARDS__HEARTBEAT_TIMEOUT": str(self.timeout),
+            "ORCHESTRIX_SHARDS__HEARTBEAT_TIMEOUT": f"{self.timeout:g}",
+            "ORCHESTRIX_SHARDS__CHECK": f"{self.timeout / 3:g}",
         }
         command = (sys.executable, "-m", "tests.shard_fleet.program", str(log))
         process = Process(

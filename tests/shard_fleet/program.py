@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final
 
@@ -94,7 +95,7 @@ class Members:
 
     async def obey(self, order: Order) -> Answer:
         """What came of an order."""
-        orders = {"join": self.join, "leave": self.leave}
+        orders: dict[str, Callable[..., Awaitable[Answer]]] = {"join": self.join, "leave": self.leave}
         return await orders[order.pop("do")](**order)
 
     async def join(self, service: str, worker: str, count: int, **more: Any) -> Answer:

@@ -108,7 +108,7 @@ class Interleaving:
         assert sorted(history) == list(range(1, after.number + 1)), "each number once, without a gap"
         live = [number for number, state in sorted(history.items()) if state is not GenerationState.SUPERSEDED]
         states = [history[number] for number in live]
-        legal = ([], [GenerationState.PENDING], [GenerationState.ACTIVE])
+        legal: tuple[list[GenerationState], ...] = ([], [GenerationState.PENDING], [GenerationState.ACTIVE])
         assert states in (*legal, [GenerationState.ACTIVE, GenerationState.PENDING]), f"{history}"
         if GenerationState.PENDING in states:
             assert live[-1] == after.number, "the pending one is the newest"
