@@ -14,13 +14,16 @@ class ShardsSettings(SettingsGroup):
 
     Changes within one `window` share a generation. A member is inactive without a heartbeat for `heartbeat_timeout`,
     which is looked at every `check`. `plain` is how clients are trusted that know no generations: `protect` gives no
-    shard to another that one still reports, `push` does.
+    shard to another that one still reports, `push` does. `allocation` is by which rule shards are divided: `even` is
+    S1's, `minimal` moves as few as can be and knows weights. The node that leads a change decides, and what it has
+    decided is stored: so nodes may have different ones while it is changed.
     """
 
     window: Seconds = 2.0
     heartbeat_timeout: Seconds = 15.0
     check: Seconds = 5.0
     plain: Literal["protect", "push"] = "protect"
+    allocation: Literal["even", "minimal"] = "even"
 
     @model_validator(mode="after")
     def _consistent(self) -> ShardsSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Final
 
 from sqlalchemy import delete, select
@@ -21,15 +22,19 @@ _INSERT: Final = BulkInsert(
 _Row = tuple[str, int, int, str, str, int]
 
 
-async def load(connection: Connection, service: str) -> dict[Process, Grants]:
-    """The grants of each process of a service."""
+async def load(connection: Connection, services: Collection[str]) -> dict[str, dict[Process, Grants]]:
+    """The grants of each process of these services, by service."""
     table = shard_assignments.c
-    columns = table.worker_id, table.instance, table.first_shard, table.last_shard, table.epoch
-    query = select(*columns).where(table.service == service).order_by(table.first_shard)
-    found: dict[Process, list[Grant]] = defaultdict(list)
-    for worker, instance, *grant in await connection.execute(query):
-        found[worker, instance or None].append(Grant(*grant))
-    return {process: tuple(grants) for process, grants in found.items()}
+    columns = table.service, table.worker_id, table.instance, table.first_shard, table.last_shard, table.epoch
+    among = connection.dialect.among(table.service, sorted(services))
+    query = select(*columns).where(among).order_by(table.service, table.first_shard)
+    found: dict[str, dict[Process, list[Grant]]] = defaultdict(lambda: defaultdict(list))
+    for service, worker, instance, *grant in await connection.execute(query):
+        found[service][worker, instance or None].append(Grant(*grant))
+    return {
+        service: {process: tuple(grants) for process, grants in processes.items()}
+        for service, processes in found.items()
+    }
 
 
 async def save(tx: Transaction, before: ShardService, after: ShardService) -> None:

@@ -73,6 +73,14 @@ async def _set_leader(tx: Transaction, service: str, one: Generation) -> None:
         raise ConflictError(f"generation {one.number} of {service!r} has another leader")
 
 
+async def release_leader_lock(tx: Transaction, node_id: str) -> int:
+    """Leaves the pending generations that this node leads to whichever node asks next; how many."""
+    table = generations.c
+    where = table.live == GenerationState.PENDING.value, table.leader_id == node_id
+    values = {"leader_id": None, "leader_until": None}
+    return (await tx.execute(update(generations).where(*where).values(values))).rowcount
+
+
 async def transition_state(
     tx: Transaction,
     service: str,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, delete, select
+from sqlalchemy import Row, and_, delete, or_, select
 
 from orchestrix.domain.shards.grants import Grants
 from orchestrix.domain.shards.members import (
@@ -43,10 +44,10 @@ _NOTE: Final = BulkUpdate(
 class StoredWorkers:
     """All processes of a service, as `ShardService` has them, and the id of each one's row."""
 
-    members: Mapping[str, ServiceMember]
-    successors: Mapping[str, ServiceMember]
-    departures: Mapping[Process, Departure]
-    ids: Mapping[Process, int]
+    members: dict[str, ServiceMember] = field(default_factory=dict)
+    successors: dict[str, ServiceMember] = field(default_factory=dict)
+    departures: dict[Process, Departure] = field(default_factory=dict)
+    ids: dict[Process, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +72,45 @@ async def note(tx: Transaction, signs: Sequence[SignOfLife], now: datetime) -> s
 
 
 async def load(
-    connection: Connection, service: str, grants: Mapping[Process, Grants], *, lock: bool = False
-) -> StoredWorkers:
-    """The processes of a service with their grants; with `lock`, no sign of life is noted until the transaction ends:
-    one that was would be overwritten.
+    connection: Connection,
+    services: Collection[str],
+    grants: Mapping[str, Mapping[Process, Grants]],
+    *,
+    lock: bool = False,
+) -> dict[str, StoredWorkers]:
+    """The processes of these services with their grants, by service; with `lock`, no sign of life is noted until the
+    transaction ends: one that was would be overwritten.
     """
     table = shard_workers.c
-    query = select(shard_workers).where(table.service == service).order_by(table.id)
-    members, successors = dict[str, ServiceMember](), dict[str, ServiceMember]()
-    departures, ids = dict[Process, Departure](), dict[Process, int]()
+    query = select(shard_workers).where(connection.dialect.among(table.service, sorted(services))).order_by(table.id)
+    found: dict[str, StoredWorkers] = defaultdict(StoredWorkers)
     for row in await connection.execute(query.with_for_update() if lock else query):
-        process = row.worker_id, row.instance or None
-        ids[process] = row.id
-        if row.state in _GONE:
-            departures[process] = Departure(*process, _GONE[row.state], row.away_at or row.last_seen)
-        elif row.state == WAITING:
-            successors[row.worker_id] = _member(row, ())
-        else:
-            members[row.worker_id] = member = _member(row, grants.get(process, ()))
-            if member.away is AwayReason.LEFT:  # its one row says both
-                departures[process] = Departure(*process, DepartureReason.LEFT, row.away_at)
-    return StoredWorkers(members, successors, departures, ids)
+        _add(found[row.service], row, grants.get(row.service, {}))
+    return found
+
+
+def _add(found: StoredWorkers, row: Row[Any], grants: Mapping[Process, Grants]) -> None:
+    process = row.worker_id, row.instance or None
+    found.ids[process] = row.id
+    if row.state in _GONE:
+        found.departures[process] = Departure(*process, _GONE[row.state], row.away_at or row.last_seen)
+    elif row.state == WAITING:
+        found.successors[row.worker_id] = _member(row, ())
+    else:
+        found.members[row.worker_id] = member = _member(row, grants.get(process, ()))
+        if member.away is AwayReason.LEFT:  # its one row says both
+            found.departures[process] = Departure(*process, DepartureReason.LEFT, row.away_at)
+
+
+async def silent_services(connection: Connection, before: datetime, after: datetime) -> set[str]:
+    """The services with a member whose last sign of life was noted until `before` and that is not away, or that was
+    noted after `after`.
+    """
+    table = shard_workers.c
+    silent = and_(table.state == ACTIVE, table.last_seen <= before)
+    ahead = and_(table.state.in_((ACTIVE, AWAY)), table.last_seen > after)
+    query = select(table.service).where(or_(silent, ahead)).distinct()
+    return set((await connection.execute(query)).scalars())
 
 
 async def save(tx: Transaction, before: ShardService, after: ShardService) -> None:
