@@ -57,7 +57,7 @@ class Times:
         }
 
 
-SCALED: Final = Times(window=0.5, timeout=4.5, check=1.0)
+SCALED: Final = Times(window=0.5, timeout=6.0, check=1.0)
 REAL: Final = Times()
 
 
