@@ -61,6 +61,15 @@ SCALED: Final = Times(window=0.5, timeout=6.0, check=1.0)
 REAL: Final = Times()
 
 
+class FileWorld(World):
+    """On a database that is a file, to which there are no links that could break."""
+
+    def _links(self, env: Mapping[str, str]) -> tuple[Proxy, Proxy, dict[str, str]]:
+        url = self.system.broker_url
+        unused, broker = Proxy.to(url), Proxy.to(url)
+        return unused, broker, {**env, "ORCHESTRIX_BROKER_URL": broker.through(url)}
+
+
 class ShardWorld:
     """Three nodes, and twenty members of a service in four processes, each of these over links of its own."""
 

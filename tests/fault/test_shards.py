@@ -7,15 +7,17 @@ them. What each process has logged of its shards is judged after each fault.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.acceptance.system import System
 from tests.fault.proxy import Way
-from tests.fault.shard_world import COUNT, EACH, REAL, SCALED, SERVICE, ShardWorld, Times
+from tests.fault.shard_world import COUNT, EACH, REAL, SCALED, SERVICE, FileWorld, ShardWorld, Times
 from tests.fault.world import World
+from tests.processes import Processes
 from tests.servers.base import Server
 from tests.servers.maria import MariaServer
 from tests.servers.postgres import PostgresServer
@@ -33,6 +35,17 @@ Start = Callable[[World], Awaitable[ShardWorld]]
 def times(scale: Callable[[int, int], int]) -> Times:
     """The default times in a soak."""
     return (SCALED, REAL)[scale(0, 1)]
+
+
+@pytest.fixture
+def file_world(
+    processes: Processes, tmp_path: Path, sqlite_url: str, rabbitmq: RabbitServer, vhost: str
+) -> Iterator[FileWorld]:
+    """A world on SQLite."""
+    made = FileWorld(System(processes, tmp_path, sqlite_url, rabbitmq.url(vhost)))
+    made.system.upgrade()
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -66,7 +79,11 @@ async def start(fleet: Fleet, times: Times) -> AsyncIterator[Start]:
 async def _story(shards: ShardWorld, acts: Sequence[Act]) -> None:
     for act in acts:
         await act(shards)
-        await shards.settle(f"{act}")
+        await shards.settle(_name(act))
+
+
+def _name(act: Act) -> str:
+    return act.func.__name__ if isinstance(act, partial) else getattr(act, "__name__", "")
 
 
 async def test_on_postgresql(
@@ -94,11 +111,9 @@ async def test_on_mariadb(
         await _story(shards, [*acts, _messages_are_late, partial(_server_restarts, rabbitmq)])
 
 
-async def test_on_sqlite(
-    start: Start, worlds: Callable[[str], World], sqlite_url: str, rabbitmq: RabbitServer, short: bool
-) -> None:
+async def test_on_sqlite(start: Start, file_world: FileWorld, rabbitmq: RabbitServer, short: bool) -> None:
     """A node that stands still can block its file, and so that is left out."""
-    shards = await start(worlds(sqlite_url))
+    shards = await start(file_world)
     await _story(shards, [_messages_are_late, partial(_server_restarts, rabbitmq)])
     if not short:
         acts = [_one_joins_and_leaves, _links_are_cut, _nodes_are_killed, _members_die_and_stand_still, _count_changes]
