@@ -368,7 +368,9 @@ def test_who_can_reach_the_socket_for_plain_clients(host: str, is_open: bool) ->
     shards = load({"SHARD_COORDINATOR_BIND_HOST": host}).shards
     assert shards.zmq_host == "tcp://" + host.removeprefix("tcp://")
     assert shards.zmq_is_open is is_open
-    assert load({"SHARD_COORDINATOR_BIND_HOST": host, "ORCHESTRIX_SHARDS__ZMQ_AUTH": "none"}).shards.zmq_is_open is False
+    assert (
+        load({"SHARD_COORDINATOR_BIND_HOST": host, "ORCHESTRIX_SHARDS__ZMQ_AUTH": "none"}).shards.zmq_is_open is False
+    )
     keys = {"ORCHESTRIX_SHARDS__ZMQ_SERVER_KEY": "a", "ORCHESTRIX_SHARDS__ZMQ_CLIENT_KEYS": "b"}
     assert load({"SHARD_COORDINATOR_BIND_HOST": host, **keys}).shards.zmq_is_open is False
 
@@ -376,13 +378,22 @@ def test_who_can_reach_the_socket_for_plain_clients(host: str, is_open: bool) ->
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"SHARD_COORDINATOR_BIND_HOST": "tcp://0.0.0.0:5555"}, "SHARD_COORDINATOR_BIND_HOST: write tcp:// and an addr"),
+        (
+            {"SHARD_COORDINATOR_BIND_HOST": "tcp://0.0.0.0:5555"},
+            "SHARD_COORDINATOR_BIND_HOST: write tcp:// and an addr",
+        ),
         ({"SHARD_COORDINATOR_BIND_HOST": "ipc:///tmp/x"}, "SHARD_COORDINATOR_BIND_HOST: write tcp:// and an address"),
         ({"SHARD_COORDINATOR_BIND_PORT": "70000"}, "SHARD_COORDINATOR_BIND_PORT: write a whole number from 0 to 65535"),
         ({"ORCHESTRIX_SHARDS__ZMQ": "perhaps"}, "ORCHESTRIX_SHARDS__ZMQ: write true or false"),
         ({"ORCHESTRIX_SHARDS__ZMQ_AUTH": "off"}, "ORCHESTRIX_SHARDS__ZMQ_AUTH: write one of curve, none"),
-        ({"ORCHESTRIX_SHARDS__ZMQ_SERVER_KEY": "a"}, "shards.zmq_server_key and shards.zmq_client_keys need each other"),
-        ({"ORCHESTRIX_SHARDS__ZMQ_CLIENT_KEYS": "a"}, "shards.zmq_server_key and shards.zmq_client_keys need each othe"),
+        (
+            {"ORCHESTRIX_SHARDS__ZMQ_SERVER_KEY": "a"},
+            "shards.zmq_server_key and shards.zmq_client_keys need each other",
+        ),
+        (
+            {"ORCHESTRIX_SHARDS__ZMQ_CLIENT_KEYS": "a"},
+            "shards.zmq_server_key and shards.zmq_client_keys need each othe",
+        ),
         (
             {
                 "ORCHESTRIX_SHARDS__ZMQ_AUTH": "none",

@@ -22,7 +22,7 @@ class NodeHeartbeatMessage(ContractModel):
     nodeId: Text
     jobCount: Count = Field(0, description="How many jobs it owns.")
     timestamp: Time
-    state: Literal["ALIVE", "DRAINING", "DEAD"] = "ALIVE"
+    state: Literal["ALIVE", "DRAINING", "DEAD", "LEFT"] = "ALIVE"
 
 
 class NodeNotificationMessage(ContractModel):
