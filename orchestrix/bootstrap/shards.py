@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from orchestrix.bootstrap.context import COORDINATOR, NodeContext
-from orchestrix.bootstrap.factories import Connect
+from orchestrix.bootstrap.factories import CONNECTION_HEARTBEAT_S, Connect
 from orchestrix.bootstrap.health_checks import broker_problem
 from orchestrix.broker.port import Broker
 from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import shard_topology
 from orchestrix.config.settings import ShardsSettings
+from orchestrix.domain.shards.allocation import Allocation
 from orchestrix.domain.shards.state import PlainMode, ShardRules
 from orchestrix.errors import ConfigError
 from orchestrix.lifecycle import Service
@@ -22,6 +24,18 @@ from orchestrix.shards.rabbitmq import RabbitMQTransport, RequestHandler
 from orchestrix.shards.transport import MakeTransport
 from orchestrix.version import DISTRIBUTION
 
+LINK_HEARTBEATS_PER_TIMEOUT: Final = 15
+"""Heartbeats of the connection in the heartbeat time-out of members. After two to three of them, a fifth of the
+time-out, the broker gives to others what a frozen node has in hand. A member's lease is two thirds: it outlasts that,
+half of itself until the next heartbeat, and the second for which routine heartbeats are gathered."""
+
+
+def link_heartbeat_s(node: NodeContext) -> int:
+    """Seconds between heartbeats of the connection; where the broker is in this process, both are frozen together."""
+    if node.single_process:
+        return CONNECTION_HEARTBEAT_S
+    return max(1, int(node.settings.shards.heartbeat_timeout / LINK_HEARTBEATS_PER_TIMEOUT))
+
 
 def shard_rules(settings: ShardsSettings) -> ShardRules:
     """The rules by which all nodes divide shards; they need the same settings."""
@@ -29,6 +43,7 @@ def shard_rules(settings: ShardsSettings) -> ShardRules:
         window_s=settings.window,
         heartbeat_timeout_s=settings.heartbeat_timeout,
         plain=PlainMode(settings.plain),
+        allocation=Allocation(settings.allocation),
     )
 
 
@@ -58,7 +73,7 @@ def assemble_shards(
     """
     if COORDINATOR not in node.roles or connect is None:
         return None
-    broker = connect(f"orchestrix shards {node.name}", shard_topology())
+    broker = connect(f"orchestrix shards {node.name}", shard_topology(), heartbeat=link_heartbeat_s(node))
     make: MakeTransport = partial(RabbitMQTransport, broker)
     sockets: list[Service] = []
     if node.settings.shards.zmq:

@@ -19,7 +19,9 @@ class ShardsSettings(SettingsGroup):
 
     Changes within one `window` share a generation. A member is inactive without a heartbeat for `heartbeat_timeout`,
     which is looked at every `check`. `plain` is how clients are trusted that know no generations: `protect` gives no
-    shard to another that one still reports, `push` does.
+    shard to another that one still reports, `push` does. `allocation` is by which rule shards are divided: `even` is
+    S1's, `minimal` moves as few as can be and knows weights. The node that leads a change decides, and what it has
+    decided is stored: so nodes may have different ones while it is changed.
 
     `zmq` opens a ZeroMQ socket for such clients on `zmq_host` and `zmq_port`. Beyond this machine that needs CURVE:
     `zmq_server_key` is the file with the server's keys, `zmq_client_keys` the folder with the public keys of clients.
@@ -30,6 +32,7 @@ class ShardsSettings(SettingsGroup):
     heartbeat_timeout: Seconds = 15.0
     check: Seconds = 5.0
     plain: Literal["protect", "push"] = "protect"
+    allocation: Literal["even", "minimal"] = "even"
     zmq: bool = False
     zmq_host: str = "tcp://0.0.0.0"
     zmq_port: int = Field(5555, ge=0, le=65535)

@@ -54,7 +54,7 @@ async def started(system: System, count: int, **env: str) -> list[Node]:
     for _ in range(count):
         port = free_port()
         where = {"SHARD_COORDINATOR_BIND_HOST": "tcp://127.0.0.1", "SHARD_COORDINATOR_BIND_PORT": str(port)}
-        process, url = system.node(ORCHESTRIX_SHARDS__ZMQ="on", **where, **env)
+        process, url = system.node(port=None, ORCHESTRIX_SHARDS__ZMQ="on", **where, **env)
         made.append(Node(process, url, f"tcp://127.0.0.1:{port}"))
     for node in made:
         await system.ready(node.url)
@@ -223,7 +223,7 @@ async def test_a_port_that_is_taken_ends_the_node_with_a_sentence(system: System
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         where = {"SHARD_COORDINATOR_BIND_HOST": "tcp://127.0.0.1", "SHARD_COORDINATOR_BIND_PORT": str(port)}
-        process, _ = system.node(ORCHESTRIX_SHARDS__ZMQ="on", **where)
+        process, _ = system.node(port=None, ORCHESTRIX_SHARDS__ZMQ="on", **where)
         assert await process.exited(deadline=60) == 2
     assert "another process has that port: stop it, or choose another one" in process.log()
     assert f":{port}" in process.log()
@@ -237,7 +237,7 @@ async def test_a_node_that_anyone_could_reach_does_not_start(system: System) -> 
     assert "Traceback" not in process.log()
     port = free_port()
     open_to_all = {"ORCHESTRIX_SHARDS__ZMQ_AUTH": "none", "SHARD_COORDINATOR_BIND_PORT": str(port)}
-    process, url = system.node(ORCHESTRIX_SHARDS__ZMQ="on", **open_to_all)
+    process, url = system.node(port=None, ORCHESTRIX_SHARDS__ZMQ="on", **open_to_all)
     await system.ready(url)
     listening = [json.loads(line) for line in process.log().splitlines() if '"shards.clients"' in line]
     assert [one["endpoint"] for one in listening] == [f"tcp://0.0.0.0:{port}"]

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
@@ -58,6 +59,8 @@ class Node:
     read_at: float = -1.0
     blind_until: float = -1.0
     checked_at: float = 0.0
+    allocation: Allocation | None = None
+    """By which it divides; else as all do. A rolling change of the setting makes nodes differ."""
 
 
 @dataclass
@@ -162,9 +165,14 @@ class Realm:
         if self.dice.random() < self.weather.lost:
             return
         held_up = max(0.0, node.asleep_until - self.now) + self._delay()
-        for member in self.members:
-            if (member.worker_id, member.instance) == (got.worker_id, got.instance):
-                self.later(held_up, lambda to=member: to.receive(got))  # type: ignore[misc]
+        for member in self.readers(got):
+            self.later(held_up, lambda to=member: to.receive(got))  # type: ignore[misc]
+
+    def readers(self, got: Assignment) -> list[SdkMember | PlainMember]:
+        """In whose queue an answer arrives."""
+        return [
+            member for member in self.members if (member.worker_id, member.instance) == (got.worker_id, got.instance)
+        ]
 
     # Nodes.
 
@@ -204,7 +212,7 @@ class Realm:
         if isinstance(event, MemberLeave):
             self.left.add((event.worker_id, event.instance))
         before = self.row
-        self.row, effects = shards.apply(before, [event], self.clock(), self.rules)
+        self.row, effects = shards.apply(before, [event], self.clock(), self.rules_of(node))
         for effect in effects:
             if not isinstance(effect, Assignment):
                 self.note(f"{node.name} {effect}")
@@ -219,6 +227,10 @@ class Realm:
         for effect in effects:
             if isinstance(effect, Assignment):
                 self._answer(node, effect)
+
+    def rules_of(self, node: Node) -> ShardRules:
+        """The settings of that node."""
+        return self.rules if node.allocation is None else replace(self.rules, allocation=node.allocation)
 
     def crash(self, node: Node) -> None:
         """The node dies, and starts again."""
@@ -307,9 +319,9 @@ class Realm:
             self.complain(f"leader: {was.number} is activated after the time of its leader")
         if was.closes_at > self.clock():
             self.complain(f"window: {was.number} is activated before the end of its window")
-        self._judge_shares(before.active.shares if before.active else {}, after)
+        self._judge_shares(self.rules_of(node), before.active.shares if before.active else {}, after)
 
-    def _judge_shares(self, current: Shares, after: ShardService) -> None:
+    def _judge_shares(self, rules: ShardRules, current: Shares, after: ShardService) -> None:
         assert after.active is not None
         active, owned = after.active, list[int]()
         for shares in active.shares.values():
@@ -320,7 +332,7 @@ class Realm:
         sizes = {active.share(worker).size for worker in able}
         if able and max(sizes) - min(sizes) > 1:
             self.complain(f"shares: {active.number} is not even")
-        if self.rules.allocation is Allocation.MINIMAL_MOVE and able:
+        if rules.allocation is Allocation.MINIMAL_MOVE and able:
             fewest = _fewest_moves(after.shard_count, able, current)
             if active.moved != fewest:
                 self.complain(f"moves: {active.number} moves {active.moved} shards instead of {fewest}")
@@ -573,6 +585,7 @@ class Simulation:
         mode, dice = mode_of(seed), Random(f"shards:{seed}")
         allocation = Allocation.EVEN if mode == "late" or dice.random() < 0.5 else Allocation.MINIMAL_MOVE
         realm = Realm(seed, ShardRules(allocation=allocation, plain=PlainMode.PROTECT), mode, dice, weather=MODES[mode])
+        self._change_allocation(realm)
         nemesis = Nemesis(realm)
         nemesis.begin()
         realm.run(DURATION)
@@ -582,6 +595,20 @@ class Simulation:
         realm.judge_end()
         realm.judge_intervals()
         return Outcome(seed, realm.wrong, realm.trace, [f"mode {mode}"], "tests.simulation.shards")
+
+    def _change_allocation(self, realm: Realm) -> None:
+        """In every fourth seed one node after another gets the other setting, as in a rolling change."""
+        dice = Random(f"allocation:{realm.seed}")
+        if realm.mode == "late" or dice.random() >= 0.25:
+            return
+        (other,) = set(Allocation) - {realm.rules.allocation}
+        for node in realm.nodes:
+            realm.later(dice.uniform(0.0, DURATION), partial(self._switch, realm, node, other))
+
+    @staticmethod
+    def _switch(realm: Realm, node: Node, allocation: Allocation) -> None:
+        node.allocation = allocation
+        realm.note(f"{node.name} divides by {allocation}")
 
 
 def main() -> int:

@@ -189,6 +189,15 @@ def openapi(arguments: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
+def asyncapi(arguments: argparse.Namespace) -> int:
+    """`asyncapi`: the document of all messages, without any server."""
+    settings = load(arguments)
+    from orchestrix.server import asyncapi as document
+
+    output.print_json(document(settings))
+    return exit_codes.OK
+
+
 def _begin() -> None:
     """What a long-running process does first."""
     sinks.install()

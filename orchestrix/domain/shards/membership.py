@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -11,6 +12,7 @@ from orchestrix.domain.shards.generations import Cause, CauseKind
 from orchestrix.domain.shards.members import (
     MOST_MEMBERS,
     AwayReason,
+    Departure,
     DepartureReason,
     ServiceMember,
     believed_seen,
@@ -183,7 +185,15 @@ def check_silence(draft: ServiceDraft, listening_since: datetime) -> None:
     _prune_departures(draft)
 
 
+def has_old_departures(departures: Collection[Departure], now: datetime) -> bool:
+    """Whether some of them are to be forgotten."""
+    since = now - timedelta(seconds=DEPARTURES_KEPT_S)
+    return len(departures) > MOST_DEPARTURES or any(one.at <= since for one in departures)
+
+
 def _prune_departures(draft: ServiceDraft) -> None:
+    if not has_old_departures(draft.departures.values(), draft.now):
+        return
     since = draft.now - timedelta(seconds=DEPARTURES_KEPT_S)
     latest = sorted(draft.departures.values(), key=lambda one: one.at, reverse=True)[:MOST_DEPARTURES]
     draft.departures = {(one.worker_id, one.instance): one for one in latest if one.at > since}

@@ -155,6 +155,9 @@ _TO_COORDINATOR: Final[dict[str, type[_RegisterMessage] | type[_HeartbeatMessage
     LEAVE: _LeaveMessage,
 }
 
+MODELS: Final[dict[str, type[BaseModel]]] = {**_TO_COORDINATOR, ASSIGNMENT: _AssignmentMessage}
+"""The models of all messages, by their types."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberMessage:

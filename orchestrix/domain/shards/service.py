@@ -124,6 +124,20 @@ def routine_answer(service: ShardService, heartbeat: MemberHeartbeat) -> Assignm
     return replace(assignment(service, service.members[heartbeat.worker_id]), seq=heartbeat.seq)
 
 
+def needs_check(service: ShardService, now: datetime, listening_since: datetime, rules: ShardRules) -> bool:
+    """Whether a check may change something of a service whose members are not silent; who is, the database knows: signs
+    of life of members are not in this state.
+    """
+    if service.pending is not None or service.is_outdated:
+        return True
+    silence = rules.heartbeat_timeout_s
+    return (
+        any(one.grace_is_over(now, listening_since) for one in service.members.values() if one.away is not None)
+        or any(one.is_silent(now, listening_since, silence) for one in service.successors.values())
+        or membership.has_old_departures(service.departures.values(), now)
+    )
+
+
 def next_action_at(service: ShardService, node_id: str) -> datetime | None:
     """When a check by that node advances the pending generation; None if there is none that it can advance by then."""
     pending = service.pending

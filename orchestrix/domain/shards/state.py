@@ -168,12 +168,14 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class GenerationChange:
-    """A generation has entered a state."""
+    """A generation has entered a state; `shard_count` and `members` are those of its shares."""
 
     number: int
     state: GenerationState
     cause: Cause
     moved: int = 0
+    shard_count: int = 0
+    members: int = 0
 
 
 class MemberChangeKind(StrEnum):
