@@ -53,9 +53,12 @@ async def test_members_work_for_their_shares(scene: SdkScene) -> None:
     assert all(one.epoch == members[0].shards.get(one.shard, one.epoch) for one in scene.spans)
 
 
-async def test_a_shard_moves_when_its_work_and_its_revocation_have_ended(scene: SdkScene) -> None:
+@pytest.mark.parametrize(("cleanup_s", "revoked_s"), [(2.0, 3.0), (0.3, 0.4), (0.0, 1.5)])
+async def test_a_shard_moves_when_its_work_and_its_revocation_have_ended(
+    scene: SdkScene, cleanup_s: float, revoked_s: float
+) -> None:
     await scene.node("n-1")
-    work = scene.work("w-1", cleanup_s=2.0, revoked_s=3.0)
+    work = scene.work("w-1", cleanup_s=cleanup_s, revoked_s=revoked_s)
     (one,) = await scene.enter("w-1", work=work)
     await settled(scene)
     await scene.enter("w-2")
@@ -63,7 +66,7 @@ async def test_a_shard_moves_when_its_work_and_its_revocation_have_ended(scene: 
     assert scene.owned() == {"w-1": [0, 1, 2, 3, 4], "w-2": [5, 6, 7, 8, 9]}
     ends = {one.shard: one.end for one in scene.spans if one.worker == "w-1"}
     starts = {one.shard: one.start for one in scene.spans if one.worker == "w-2"}
-    assert all(ends[shard] <= start <= ends[shard] + 2.0 for shard, start in starts.items())
+    assert all(ends[shard] <= start <= ends[shard] + 0.5 for shard, start in starts.items())
     assert sorted(work.called("revoked")) == [5, 6, 7, 8, 9]
     assert one.revoking == {}
 
