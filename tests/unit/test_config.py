@@ -322,6 +322,8 @@ def test_the_registry_has_the_times_that_are_asked_for() -> None:
 def test_shards_take_the_names_and_the_times_of_s1() -> None:
     shards = load({}).shards
     assert (shards.window, shards.heartbeat_timeout, shards.check, shards.plain) == (2, 15, 5, "protect")
+    assert shards.allocation == "even"
+    assert load({"ORCHESTRIX_SHARDS__ALLOCATION": "minimal"}).shards.allocation == "minimal"
     shards = load({"HEARTBEAT_TIMEOUT_SECONDS": "15", "HEARTBEAT_CHECK_INTERVAL_SECONDS": "10"}).shards
     assert (shards.heartbeat_timeout, shards.check) == (15, 10), "not below half of it"
     shards = load({"HEARTBEAT_TIMEOUT_SECONDS": "60", "ORCHESTRIX_SHARDS__HEARTBEAT_TIMEOUT": "30"}).shards
