@@ -65,6 +65,7 @@ KEEP_TIME = {
     "tests/unit/shards/test_member.py",
     "tests/unit/tooling/test_virtual_time.py",
     "tests/unit/workers/test_deaths.py",
+    "tests/unit/workers/test_guarded.py",
     "tests/unit/workers/town.py",
 }
 
