@@ -287,6 +287,7 @@ def _identity(reply_to: str) -> bytes | None:
 def _limit(socket: zmq.asyncio.Socket) -> None:
     """What one client can cost."""
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client with its own identity comes back before its end was noticed
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     socket.setsockopt(zmq.RCVHWM, READ_AHEAD)
     socket.setsockopt(zmq.SNDHWM, QUEUED_ANSWERS)
