@@ -36,6 +36,12 @@ def log_expired(name: str, session: MemberSession) -> None:
     )
 
 
+def log_unanswered(name: str, problem: str) -> None:
+    """It has had no answer since its start."""
+    extra = {"event": log_events.SHARD_MEMBER_REFUSED}
+    LOGGER.warning("%s has no shards yet, and tries on: %s", name, problem, extra=extra)
+
+
 def log_shorter_timeout(name: str, timeout_s: float, own_s: float) -> None:
     """The nodes miss it sooner than it was told."""
     LOGGER.warning(
