@@ -43,7 +43,7 @@ def log_unanswered(name: str, problem: str) -> None:
 
 
 def log_shorter_timeout(name: str, timeout_s: float, own_s: float) -> None:
-    """The nodes miss it sooner than it was told."""
+    """The nodes miss it sooner than it expects."""
     LOGGER.warning(
         "%s: the nodes' heartbeat time-out is %g s and this member's %g s: it takes theirs; "
         "set ORCHESTRIX_SHARDS__HEARTBEAT_TIMEOUT to the same value for both",
