@@ -35,11 +35,13 @@ from orchestrix.bootstrap.jobs import (
     job_coordinator,
     make_notifiers,
 )
+from orchestrix.bootstrap.node_metrics import NodeMetrics
 from orchestrix.bootstrap.registry import assemble_registry, registry_duty, registry_works
 from orchestrix.bootstrap.shards import NodeShards, assemble_shards
 from orchestrix.broker.port import Broker
 from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import STOPS, saga_topology
+from orchestrix.cluster.cluster_metrics import ClusterMetrics
 from orchestrix.config.settings import Settings
 from orchestrix.dead_letters import redrive
 from orchestrix.engine.job_steps import JobGateway, JobSteps
@@ -208,7 +210,7 @@ def build_node(
     engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))
     executors = assemble_executor_calls(node, registry, lambda: ids.current)
     cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers, executors))
-    shards = assemble_shards(node, links.connect if links is not None else None)
+    shards = assemble_shards(node, links.connect if links is not None else None, lambda: ids.current)
     watch = database_watch or DatabaseWatch(database, name)
     _report(health, node, watch, dead_letters, engine, cluster, shards)
     return Node(
@@ -275,7 +277,10 @@ def _leader_duties(node: NodeContext, jobs: JobCoordinator) -> list[Duty]:
         notify_leader=signals.jobs.due.set,
         stop=jobs.stops.publish,
     )
-    return [jobs.duties, schedules, registry_duty(node)]
+    metrics = partial(
+        ClusterMetrics, database=node.database, catalog=node.catalog, heartbeat_s=node.settings.registry.beat
+    )
+    return [jobs.duties, schedules, registry_duty(node), metrics]
 
 
 def _report(
@@ -324,7 +329,8 @@ def _works(
 ) -> list[Service]:
     """What a node of these roles runs, in the order of the start."""
     clock_watch = ClockRegressionDetector(node.database, node.settings.orchestrator.claim)
-    works: list[Service] = [engine.definitions, clock_watch, relay, engine.changes, jobs.notifiers.leader]
+    works: list[Service] = [NodeMetrics(node.roles, cluster.coordinator)]
+    works += [engine.definitions, clock_watch, relay, engine.changes, jobs.notifiers.leader]
     works.append(cluster.leader_monitor)
     works += _orchestration(node, engine, dead_letters) if ORCHESTRATOR in node.roles else [BrokerProbe(node.broker)]
     if API in node.roles:

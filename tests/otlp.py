@@ -1,15 +1,19 @@
-"""OTLP receiver: a server on loopback that takes spans as a collector does, by protobuf over HTTP."""
+"""OTLP receiver: a server on loopback that takes spans and metrics as a collector does, by protobuf over HTTP."""
 
 from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, TypeVar
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -63,6 +67,30 @@ class ReceivedSpan:
         return self.resource.get("service.instance.id")
 
 
+@dataclass(frozen=True, slots=True)
+class ReceivedMetric:
+    """A metric as it came over the wire. `points` are its values by attributes: a number, or `(count, sum)`."""
+
+    name: str
+    kind: str
+    unit: str
+    points: Sequence[tuple[Mapping[str, Any], Any]]
+    traces: frozenset[str]
+    """The traces of its exemplars."""
+    resource: Mapping[str, Any] = field(repr=False)
+    scope: str = ""
+
+    @property
+    def service(self) -> str | None:
+        """`service.name` of its process."""
+        return self.resource.get("service.name")
+
+    @property
+    def instance(self) -> str | None:
+        """`service.instance.id` of its process."""
+        return self.resource.get("service.instance.id")
+
+
 class OtlpReceiver:
     """What has been received. `environment()` makes a process send its spans here, at once."""
 
@@ -70,6 +98,7 @@ class OtlpReceiver:
         self.url = url
         self.requests: list[ExportTraceServiceRequest] = []
         self._spans: list[ReceivedSpan] = []
+        self._metrics: list[ReceivedMetric] = []
         self._lock = threading.Lock()
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -77,6 +106,7 @@ class OtlpReceiver:
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
             "OTEL_BSP_SCHEDULE_DELAY": "50",
+            "OTEL_METRIC_EXPORT_INTERVAL": "200",
             "NO_PROXY": "127.0.0.1",
             **more,
         }
@@ -86,6 +116,16 @@ class OtlpReceiver:
         with self._lock:
             self.requests.append(request)
             self._spans.extend(_spans(request))
+
+    def take_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        """Keeps what one request holds."""
+        with self._lock:
+            self._metrics.extend(_metrics(request))
+
+    def metrics(self, name: str) -> list[ReceivedMetric]:
+        """What has come of one metric so far, in the order in which it came."""
+        with self._lock:
+            return [one for one in self._metrics if one.name == name]
 
     def spans(self) -> list[ReceivedSpan]:
         """All spans so far, in the order in which they came."""
@@ -132,13 +172,20 @@ def receiving(kind: type[R]) -> Iterator[R]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
-            if self.path != "/v1/traces" or self.headers.get("Content-Type") != "application/x-protobuf":
+            taken = self.headers.get("Content-Type") == "application/x-protobuf"
+            if taken and self.path == "/v1/traces":
+                request = ExportTraceServiceRequest()
+                request.ParseFromString(body)
+                receiver.take(request)
+                answer = ExportTraceServiceResponse().SerializeToString()
+            elif taken and self.path == "/v1/metrics":
+                measured = ExportMetricsServiceRequest()
+                measured.ParseFromString(body)
+                receiver.take_metrics(measured)
+                answer = ExportMetricsServiceResponse().SerializeToString()
+            else:
                 self.send_error(404)
                 return
-            request = ExportTraceServiceRequest()
-            request.ParseFromString(body)
-            receiver.take(request)
-            answer = ExportTraceServiceResponse().SerializeToString()
             self.send_response(200)
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", str(len(answer)))
@@ -185,6 +232,31 @@ def _spans(request: ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
                     scope=of_scope.scope.name,
                     schema_url=of_scope.schema_url,
                 )
+
+
+def _metrics(request: ExportMetricsServiceRequest) -> Iterator[ReceivedMetric]:
+    for of_resource in request.resource_metrics:
+        resource = _attributes(of_resource.resource.attributes)
+        for of_scope in of_resource.scope_metrics:
+            for metric in of_scope.metrics:
+                kind = str(metric.WhichOneof("data"))
+                points = getattr(metric, kind).data_points
+                traces = {one.trace_id.hex() for point in points for one in point.exemplars}
+                yield ReceivedMetric(
+                    name=metric.name,
+                    kind=kind,
+                    unit=metric.unit,
+                    points=[(_attributes(point.attributes), _measured(point)) for point in points],
+                    traces=frozenset(traces),
+                    resource=resource,
+                    scope=of_scope.scope.name,
+                )
+
+
+def _measured(point: Any) -> Any:
+    if hasattr(point, "bucket_counts"):
+        return point.count, point.sum
+    return point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
 
 
 def _link(link: Any) -> ReceivedLink:

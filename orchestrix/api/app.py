@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrix.api import operations, problems
 from orchestrix.api.actions.routes import redispatches
+from orchestrix.api.asyncapi import document as asyncapi
 from orchestrix.api.audit.routes import operations as audit
 from orchestrix.api.cluster.routes import operations as cluster
 from orchestrix.api.dead_letters.routes import operations as dead_letters
@@ -102,7 +103,7 @@ def build(context: ApiContext) -> FastAPI:
     models = schemas.check(served, calls, own_schemas())
     operations.add(app, context, authenticator, calls)
     unconfigured.add(app, context.resources)
-    page.add(app, authenticator)
+    page.add(app, authenticator, lambda: asyncapi.document(context.version, context.catalog))
     problems.add_handlers(app, context.health)
     if context.gzip:
         app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=5)  # it leaves streams alone

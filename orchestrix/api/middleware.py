@@ -17,7 +17,7 @@ from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.headers import ALWAYS, CORRELATION, SCOPE_KEY, TRACE_ID, is_correlation_id
 from orchestrix.api.idempotency import REPLAYED
 from orchestrix.api.problems import Problem, bad_header, cut_short, has_head, internal_error
-from orchestrix.api.traces import server_span
+from orchestrix.api.traces import request_metrics, server_span
 from orchestrix.telemetry import tracing
 from orchestrix.telemetry.correlation import correlated
 
@@ -124,6 +124,7 @@ class _Exchange:
         self.correlation_id = given[0] if given and not self._refused else clock.uuid7()
         self.scope[SCOPE_KEY] = self.correlation_id
         self.span = server_span.begin(scope, self._headers, self.correlation_id)
+        request_metrics.begin()
 
     @property
     def tags(self) -> dict[str, str]:
@@ -167,12 +168,13 @@ class _Exchange:
         await problem.response()(self.scope, self._receive, self.send)
 
     def record(self, error: BaseException | None) -> None:
-        """The end of the span, and the access log. The answer was broken off by the `error`, if there is one."""
+        """The end of the span, the metrics, and the access log. The answer was broken off by the `error`, if any."""
         server_span.end(self.span, self.method, self.scope, self.status, error)
+        seconds = clock.monotonic() - self._began
+        request_metrics.end(self.method, self.scope, self.status, seconds, self.span.context)
         if log.isEnabledFor(logging.DEBUG):
-            took = 1000 * (clock.monotonic() - self._began)
             where = (self.scope["method"], self.scope["path"])
-            log.debug("%s %s %d in %.1f ms", *where, self.status, took, extra=self.tags)
+            log.debug("%s %s %d in %.1f ms", *where, self.status, 1000 * seconds, extra=self.tags)
 
 
 def _too_large() -> Problem:

@@ -110,6 +110,8 @@ class Operation:
     """What the answer means; by default what its model says."""
     others: Mapping[int, str] = field(default_factory=dict)
     """Answers without a body."""
+    media: Sequence[str] = ()
+    """The media types of an answer that is text."""
     events: Mapping[str, type[Answer]] = field(default_factory=dict)
     """The data of server-sent events, by their names, if it can be a stream."""
     headers: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Traces of a process: begins and ends the export of its spans."""
+"""Traces of a process: begins and ends the export of its spans, and of its metrics."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ def node_service(roles: frozenset[str]) -> str:
 
 
 def export_traces(settings: Settings, service: str, instance: str, local: Path | None = None) -> None:
-    """Spans are made from now on, if there is anywhere to send them; `local` is the file of the local store. To be
-    called when the user's modules are imported.
+    """Spans are made from now on, if there is anywhere to send them; `local` is the file of the local store. Metrics
+    are sent where the environment says. To be called when the user's modules are imported.
     """
     exporters.setup(service, instance, settings.traces.split_after, local)
+    exporters.setup_metrics(service, instance)
 
 
 async def stop_traces() -> None:
-    """Sends what has ended, for 2 s at most; from then on no spans are made."""
-    work = asyncio.to_thread(tracing.stop, exporters.STOP_TIMEOUT_S)
-    await stop_stage("exporting the last spans", work, exporters.STOP_TIMEOUT_S + _MARGIN_S)
+    """Sends what has ended, and the metrics, for 2 s at most; from then on no spans are made."""
+    await stop_stage("exporting the last spans and metrics", _stop(), exporters.STOP_TIMEOUT_S + _MARGIN_S)
+
+
+async def _stop() -> None:
+    stops = (tracing.stop, exporters.stop_metrics)
+    await asyncio.gather(*(asyncio.to_thread(stop, exporters.STOP_TIMEOUT_S) for stop in stops))

@@ -22,8 +22,11 @@ from orchestrix.persistence.cluster import nodes
 from orchestrix.persistence.cluster.nodes import LiveNodes
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.telemetry import log_events
+from orchestrix.telemetry.metrics.catalogue import NODES_DIED
+from orchestrix.telemetry.metrics.instruments import counter
 
 log = logging.getLogger("orchestrix.cluster")
+_died = counter(NODES_DIED).at()
 
 LINK_SETTLED_HEARTBEATS: Final = 2
 """Heartbeats for which the leader's own link must be up before a missing queue counts."""
@@ -133,6 +136,7 @@ class FailureDetector:
             crash.point("nodes.death.after_commit")
             extra = {"event": log_events.NODE_DEAD, "node": node.id, "reason": reason}
             log.warning("node %s is considered dead: %s", node.id, reason, extra=extra)
+            _died.add()
             self._on_dead(node.id)
 
     async def _declare(self, tx: Transaction, node: NodeRow) -> bool:

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from orchestrix import clock, crash
 from orchestrix.broker.port import Broker, Consumer, Delivery, LinkState, Outcome, Queue, Topology
 from orchestrix.broker.topology import LEADER, SINGLE
 from orchestrix.cluster.election_tokens import read_token, token_message
+from orchestrix.cluster.leadership_term import LeadershipTerm
 from orchestrix.cluster.lease_store import LeaseStore
 from orchestrix.cluster.term_tasks import cancelled, log_elected, log_lost, single_delivery, stopped
 from orchestrix.domain.leases import (
@@ -28,7 +28,7 @@ from orchestrix.domain.leases import (
 )
 from orchestrix.errors import RetryableError, StaleTermError, Unavailable
 from orchestrix.leader_duties import Duty
-from orchestrix.lifecycle import Loop, Services, WakeSignal, abandon, backoff
+from orchestrix.lifecycle import Loop, Services, abandon, backoff
 
 log = logging.getLogger("orchestrix.cluster")
 
@@ -52,27 +52,6 @@ LATE_LAST_WRITE_TIMEOUT_S: Final = 5.0
 ELECTION_QUEUE: Final = Topology(queues=(Queue(LEADER, SINGLE),))
 
 
-@dataclass(slots=True)
-class _LeadershipTerm:
-    """One term of leadership. `until` is on the monotonic clock; `tokens` are those that it holds by `consumer`."""
-
-    fence: Fence
-    mode: LeaderMode
-    until: float
-    tokens: list[Delivery]
-    consumer: Consumer
-    lost: asyncio.Future[str]
-    publish_token_at: float = 0.0
-    token_published: bool = False
-    awaited_until: float | None = None
-    wake: WakeSignal = field(default_factory=WakeSignal)
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-
-    def lose(self, reason: str) -> None:
-        if not self.lost.done():
-            self.lost.set_result(reason)
-
-
 class Leadership:
     """A node's part in the election, and the leader's duties while it leads.
 
@@ -94,7 +73,7 @@ class Leadership:
         self._lease_store, self._broker, self._node_id, self._duties = lease_store, broker, node_id, duties
         self._lease, self._renew_every, self._single_node = lease, renew, single_node
         self._consumer: Consumer | None = None
-        self._term: _LeadershipTerm | None = None
+        self._term: LeadershipTerm | None = None
         self._losses = 0
         self._up_at: float | None = None
         self._leaving = False
@@ -110,6 +89,12 @@ class Leadership:
         """The fence of this node's writes as the leader; None while it does not lead, as far as it knows."""
         term = self._term
         return term.fence if term is not None and clock.monotonic() < term.until else None
+
+    @property
+    def lease_remaining_s(self) -> float | None:
+        """Seconds until its lease expires; None while it does not lead."""
+        term = self._term
+        return None if term is None else max(0.0, term.until - clock.monotonic())
 
     async def start(self) -> None:
         """Begins to wait for leadership. The broker may be down."""
@@ -185,10 +170,10 @@ class Leadership:
             await asyncio.wait({self._ending})  # a cancelled caller does not cancel it, for the duties would continue
             self._ending.result()
 
-    def _begin_term(self, fence: Fence, mode: LeaderMode, until: float, token: Delivery | None) -> _LeadershipTerm:
+    def _begin_term(self, fence: Fence, mode: LeaderMode, until: float, token: Delivery | None) -> LeadershipTerm:
         assert self._consumer is not None
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        return _LeadershipTerm(fence, mode, until, [] if token is None else [token], self._consumer, lost)
+        return LeadershipTerm(fence, mode, until, [] if token is None else [token], self._consumer, lost)
 
     async def _wait_for_turn(self) -> Delivery | None:
         """A token, as soon as there is one; None when the node may campaign without."""
@@ -241,7 +226,7 @@ class Leadership:
         (published,) = await self._broker.publish([token_message(INITIAL_TOKEN)], CONFIRM_TIMEOUT_S)
         return published.outcome is Outcome.CONFIRMED
 
-    async def _lead(self, term: _LeadershipTerm) -> None:
+    async def _lead(self, term: LeadershipTerm) -> None:
         self._term = term
         log_elected(term.fence.term, term.mode)
         services = Services([duty(term.fence) for duty in self._duties])
@@ -262,7 +247,7 @@ class Leadership:
             self._ending = asyncio.create_task(self._end(term, services), name="end of the leadership term")
             await self._token_passed_on.wait()
 
-    async def _end(self, term: _LeadershipTerm, services: Services) -> None:
+    async def _end(self, term: LeadershipTerm, services: Services) -> None:
         """Stops the duties. `_token_passed_on` is set when the successor may come: they have stopped, or take long."""
         late = clock.monotonic() >= term.until  # whatever else was noticed first
         stopping = asyncio.create_task(stopped(term.tasks, services), name="stop of the leader duties")
@@ -287,7 +272,7 @@ class Leadership:
         for task in over:
             task.result()
 
-    async def _watch(self, term: _LeadershipTerm) -> None:
+    async def _watch(self, term: LeadershipTerm) -> None:
         """Until something happens to the term, at most until its lease has expired."""
         left = term.until - clock.monotonic()
         if left <= 0:
@@ -302,7 +287,7 @@ class Leadership:
                 term.lose(why)
         return None
 
-    async def _resign(self, term: _LeadershipTerm, timeout_s: float) -> None:
+    async def _resign(self, term: LeadershipTerm, timeout_s: float) -> None:
         """Marks the row, if that is possible in time. Where a newer term began, its refusal is seen here."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -316,7 +301,7 @@ class Leadership:
 
     # The lease.
 
-    async def _keep_lease(self, term: _LeadershipTerm) -> str:
+    async def _keep_lease(self, term: LeadershipTerm) -> str:
         """Renews it; returns why that is over."""
         failures, first = 0, True
         while True:
@@ -336,7 +321,7 @@ class Leadership:
             # In an outage it is asked again soon: the lease is running.
             await term.wake.wait(min(backoff(failures), self._renew_every / 5) if failures else self._renew_every)
 
-    async def _renew(self, term: _LeadershipTerm) -> None:
+    async def _renew(self, term: LeadershipTerm) -> None:
         """Counts from before the request: the answer may have been long on its way."""
         asked = clock.monotonic()
         linked = self._broker.state is LinkState.UP
@@ -352,7 +337,7 @@ class Leadership:
 
     # The token.
 
-    async def _keep_token(self, term: _LeadershipTerm) -> str:
+    async def _keep_token(self, term: LeadershipTerm) -> str:
         """Makes sure that there is a token of this term, and holds it; returns why that is over."""
         while True:
             if clock.monotonic() >= term.publish_token_at:
@@ -372,7 +357,7 @@ class Leadership:
             else:
                 term.tokens.append(delivery)
 
-    async def _next_token(self, term: _LeadershipTerm) -> Delivery | None:
+    async def _next_token(self, term: LeadershipTerm) -> Delivery | None:
         """None when it may be time for a fresh one, or when the last one has gone to another node."""
         until = min(term.publish_token_at, clock.monotonic() + TOKEN_RETRY_INTERVAL_S, term.awaited_until or math.inf)
         try:
@@ -384,7 +369,7 @@ class Leadership:
                 term.wake.set()  # the node that has it may lead by now: the row says so
             return None
 
-    async def _publish_token(self, term: _LeadershipTerm) -> None:
+    async def _publish_token(self, term: LeadershipTerm) -> None:
         """Publishes a fresh token; only when the broker has confirmed it, the held ones are acknowledged."""
         term.publish_token_at = clock.monotonic() + TOKEN_RETRY_INTERVAL_S
         if self._broker.state is not LinkState.UP:

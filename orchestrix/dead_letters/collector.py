@@ -30,9 +30,12 @@ from orchestrix.saga.definition import STEP_FAILED
 from orchestrix.saga.messages import MAX_BODY, Command, UnreadableMessage, dump
 from orchestrix.saga.messages import command as read_command
 from orchestrix.saga.state import ORCHESTRATOR
+from orchestrix.telemetry.metrics.catalogue import DEAD_LETTERED
+from orchestrix.telemetry.metrics.instruments import counter
 from orchestrix.telemetry.trace_context import context_in
 
 log = logging.getLogger("orchestrix.dead_letters")
+_recorded = counter(DEAD_LETTERED).at()
 
 LETTERS_PER_TRANSACTION: Final = 100
 LETTERS_PER_QUEUE: Final = 16
@@ -182,6 +185,7 @@ class DeadLetterCollector:
                 await asyncio.sleep(backoff(failures))
             else:
                 crash.point("deadletters.after_commit")
+                _recorded.add(owed.written)
                 if owed.rows:
                     self._notify()
                 if self._quota is not None:

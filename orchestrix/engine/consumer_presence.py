@@ -12,6 +12,8 @@ from orchestrix.broker.port import Broker, LinkState
 from orchestrix.broker.probe import accepts_messages
 from orchestrix.errors import RetryableError
 from orchestrix.lifecycle import Loop, WakeSignal
+from orchestrix.telemetry.metrics.catalogue import COMMAND_CONSUMERS, COMMAND_MESSAGES
+from orchestrix.telemetry.metrics.instruments import Values, gauge
 
 CHECK_INTERVAL_S: Final = 1.0
 """Seconds for which the result of a check is used, and between two checks while something is amiss."""
@@ -38,6 +40,7 @@ class ConsumerPresence:
         self._since: dict[str, datetime] = {}
         self._waiting: dict[str, datetime] = {}
         self._messages: dict[str, int] = {}
+        self._consumers: dict[str, int] = {}
         self._lost_at: dict[str, float] = {}
         self._known: set[str] = set()
         self.checked = WakeSignal()
@@ -47,16 +50,21 @@ class ConsumerPresence:
         self._refresh_lock = asyncio.Lock()
         self._slots = asyncio.Semaphore(CONCURRENT_CHECKS)
         self._wake = WakeSignal()
+        self._unwatch: list[Callable[[], None]] = []
         self._loop = Loop("consumer check", self._round)
         broker.on_up(self._link_up)
 
     async def start(self) -> None:
         """Begins to check."""
+        watching = (gauge(COMMAND_CONSUMERS).watch(self._consumer_counts), gauge(COMMAND_MESSAGES).watch(self._total))
+        self._unwatch = [*self._unwatch, *watching]
         await self._loop.start()
 
     async def stop(self) -> None:
         """Stops; what it has found stays."""
         await self._loop.stop()
+        while self._unwatch:
+            self._unwatch.pop()()
 
     async def refresh(self) -> None:
         """Checks, unless that was done a moment ago."""
@@ -69,6 +77,7 @@ class ConsumerPresence:
             for command, (messages, consumers) in zip(commands, heard, strict=True):
                 self._note_consumers(command, consumers > 0)
                 self._counted(command, messages)
+            self._consumers = {command: consumers for command, (_, consumers) in zip(commands, heard, strict=True)}
             self._note_consumers(
                 ANSWER_PATH, await accepts_messages(self._broker)
             )  # last, for the others may take seconds
@@ -118,6 +127,13 @@ class ConsumerPresence:
         self._messages[command] = messages
         if messages:
             self._waiting[command] = self._now()
+
+    def _consumer_counts(self) -> Values:
+        up = self._broker.state is LinkState.UP
+        return {(command,): count for command, count in self._consumers.items()} if up else {}
+
+    def _total(self) -> Values:
+        return {(): sum(list(self._messages.values()))} if self._broker.state is LinkState.UP else {}
 
     async def _count(self, command: str) -> tuple[int, int]:
         """(messages, consumers), zero of both where the queue cannot be checked."""

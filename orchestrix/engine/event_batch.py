@@ -12,7 +12,9 @@ from typing import Final
 from orchestrix.broker.port import Consumer, Delivery
 from orchestrix.engine import saga_spans
 from orchestrix.outbox import saga_log
+from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.outbox import OutboxRow
+from orchestrix.persistence.sagas import instances
 from orchestrix.persistence.sagas.ignored_messages import IgnoredMessage
 from orchestrix.persistence.sagas.saga_tables import SagaTables, saga_tables_of
 from orchestrix.saga.catalog import Catalog
@@ -144,6 +146,19 @@ def log_verdicts(verdicts: Verdicts) -> None:
         saga_log.changed(before, moved, context=one.span.context, worker=one.event.worker)
     for one, ignored in verdicts.ignored:
         saga_log.ignored(one.event, ignored.reason)
+
+
+async def handle_absent(tx: Transaction, pair: SagaTables, absent: Sequence[Received], verdicts: Verdicts) -> None:
+    """Rows that were not locked are locked by another transaction, or do not exist."""
+    if not absent:
+        return
+    there = await instances.guard(tx, pair, sorted({one.event.app_id for one in absent}))
+    for one in absent:
+        row = there.get(one.event.app_id)
+        if row is not None and row.saga == one.saga.name:
+            verdicts.locked.append(one)
+        else:
+            verdicts.ignored.append((one, UNKNOWN_APP))
 
 
 def ignored_rows(verdicts: Verdicts, now: datetime) -> list[IgnoredMessage]:

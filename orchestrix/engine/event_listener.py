@@ -24,6 +24,7 @@ from orchestrix.engine.event_batch import (
     end_spans,
     firsts,
     give_up_event,
+    handle_absent,
     ignored_rows,
     log_verdicts,
     of_no_app,
@@ -35,6 +36,7 @@ from orchestrix.engine.job_steps import JobSteps
 from orchestrix.engine.step_starts import QueueProgress, begun_by
 from orchestrix.errors import ConflictError, RetryableError, SchemaMismatch
 from orchestrix.lifecycle import Loop, WakeSignal, backoff
+from orchestrix.outbox import saga_metrics
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.outbox.rows import rows_of
 from orchestrix.persistence import outbox
@@ -134,11 +136,13 @@ class EventListener:
         consumer = self._consumer
         assert consumer is not None
         deliveries = await consumer.receive(self._batch)
+        begun = clock.monotonic()
         crash.point("events.after_receive")
         await self._finish(consumer, [one for one in deliveries if not one.redelivered])
         for one in deliveries:
             if one.redelivered:
                 await self._finish(consumer, [one])
+        saga_metrics.handled(clock.monotonic() - begun)
 
     async def _try_busy(self) -> None:
         """Tries the locked rows again. Nothing waits for a lock, so nothing else waits for them."""
@@ -169,6 +173,7 @@ class EventListener:
                 case IgnoredEvent() as ignored:
                     saga_spans.unknown_event(span, delivery, ignored.reason)
                     self.counts[ignored.reason.split(":")[0]] += 1
+                    saga_metrics.ignored(ignored.reason)
                     others.append(delivery)
                     dead += [(delivery, ignored.reason)] if ignored.dead_letter else []
                 case None:
@@ -333,7 +338,7 @@ class EventListener:
                     proven = one.event.causation_id == row.command_id
                     (verdicts.proven if proven else verdicts.unproven).append(verdict)
                     verdicts.answered += [(saga, row)] if proven else []
-            await self._handle_absent(tx, pair, absent, verdicts)
+            await handle_absent(tx, pair, absent, verdicts)
             await self._store(tx, pair, changed, verdicts)
         await self._record_ignored(tx, verdicts)
         await held_events.add(
@@ -341,19 +346,6 @@ class EventListener:
         )
         crash.point("events.before_commit")
         return verdicts
-
-    @staticmethod
-    async def _handle_absent(tx: Transaction, pair: SagaTables, absent: Sequence[Received], verdicts: Verdicts) -> None:
-        """Rows that were not locked are locked by another transaction, or do not exist."""
-        if not absent:
-            return
-        there = await instances.guard(tx, pair, sorted({one.event.app_id for one in absent}))
-        for one in absent:
-            row = there.get(one.event.app_id)
-            if row is not None and row.saga == one.saga.name:
-                verdicts.locked.append(one)
-            else:
-                verdicts.ignored.append((one, UNKNOWN_APP))
 
     async def _store(
         self, tx: Transaction, pair: SagaTables, changed: list[tuple[Instance, SagaTransition]], verdicts: Verdicts

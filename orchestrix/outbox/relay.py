@@ -26,8 +26,11 @@ from orchestrix.persistence.sagas.saga_tables import APPS, INSTANCES, SagaTables
 from orchestrix.saga.state import UNSENDABLE
 from orchestrix.saga.transition import block
 from orchestrix.telemetry import log_events
+from orchestrix.telemetry.metrics.catalogue import OUTBOX_WAIT
+from orchestrix.telemetry.metrics.instruments import histogram
 
 log = logging.getLogger("orchestrix.relay")
+_wait = histogram(OUTBOX_WAIT).at()
 
 DECLARATIONS_PER_BATCH = 100
 """Rows whose queues are declared together: a broker declares some eighty in a second."""
@@ -232,7 +235,10 @@ class OutboxRelay:
         publishing = self._broker.publish(messages, timeout=CONFIRM_TIMEOUT_S)
         results = await with_spans(crash.within("outbox.after_publish", publishing), spans)
         crash.point("outbox.after_confirm")
-        for one, result in zip(batch, results, strict=True):
+        now = self._database.now()
+        for one, result, span in zip(batch, results, spans, strict=True):
+            if result.outcome is Outcome.CONFIRMED:
+                _wait.record((now - one.row.created_at).total_seconds(), span.context)
             await self._settle(one, result)
             self._claimed.pop(one.row.id, None)
         if self._confirmed:

@@ -1,4 +1,4 @@
-"""Saga log: the lines by which a whole saga can be followed by its correlation id."""
+"""Saga log: the lines by which a whole saga can be followed by its correlation id, and its metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, Protocol
 
+from orchestrix.outbox import saga_metrics
 from orchestrix.persistence.outbox import OutboxRow
 from orchestrix.saga.changes import (
     ATTEMPT_FAILED,
@@ -54,9 +55,8 @@ class CommittedChange(Protocol):
 
 def committed(moved: Iterable[tuple[Instance | None, CommittedChange]]) -> None:
     """One line for each change that has just been committed, with the instance as it was before."""
-    if log.isEnabledFor(logging.INFO):
-        for before, one in moved:
-            changed(before, one)
+    for before, one in moved:
+        changed(before, one)
 
 
 def changed(
@@ -66,9 +66,12 @@ def changed(
 
     `context` is the span that has made it, `worker` who has reported it.
     """
-    if not moved.history or not log.isEnabledFor(logging.INFO):
+    if not moved.history:
         return
     after = moved.instance
+    saga_metrics.changed(before, after, moved.history, context)
+    if not log.isEnabledFor(logging.INFO):
+        return
     if _rate.passes():
         _write_change(before, after, moved.history[0], context, worker)
     if not after.live and (before is None or before.live) and _rate.passes():
@@ -88,6 +91,7 @@ def sent(rows: Iterable[OutboxRow]) -> None:
 
 def ignored(event: Event, reason: str) -> None:
     """One debug line for an event that changed nothing; of an app that does not exist a warning, now and then."""
+    saga_metrics.ignored(reason)
     if reason == _UNKNOWN_APP and (left_out := _unknown.due(reason)) is not None:
         extra = {"correlation_id": event.correlation_id, "event": log_events.EVENT_UNKNOWN_APP, "app_id": event.app_id}
         extra |= {"left_out": left_out} if left_out else {}

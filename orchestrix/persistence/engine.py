@@ -21,6 +21,7 @@ from orchestrix import clock
 from orchestrix.domain.installation import Installation
 from orchestrix.errors import ConfigError, ConflictError, Contention, Unavailable
 from orchestrix.persistence.error_translation import translated
+from orchestrix.persistence.pool_metrics import PoolMetrics
 from orchestrix.saga.messages import compact
 from orchestrix.version import DISTRIBUTION
 
@@ -157,6 +158,7 @@ class Database:
         options = self.dialect.engine_options(self.url, name, statement_limit)
         self._engine = engine or _engine(self.dialect.address(self.url), self.dialect, pool_size, options)
         self._opened_from = -math.inf
+        self._metrics = PoolMetrics(self._engine, pool_size) if engine is None else None
         if engine is None:  # what stands in for one has no pool
             event.listen(self._engine.sync_engine, "connect", _note_opening)
             event.listen(self._engine.sync_engine, "checkout", self._refuse_older)
@@ -241,6 +243,8 @@ class Database:
 
     async def close(self) -> None:
         """Closes all connections that are not in use."""
+        if self._metrics is not None:
+            self._metrics.end()
         try:
             await self._engine.dispose()
         except (SQLAlchemyError, OSError, TimeoutError):

@@ -18,8 +18,11 @@ from orchestrix.persistence.jobs import executor_jobs
 from orchestrix.persistence.registry import groups, registrations
 from orchestrix.persistence.registry.registrations import GOODBYE, Executor, Heartbeat, Removal
 from orchestrix.registry.attempt_signs import AttemptSigns
+from orchestrix.telemetry.metrics.catalogue import REGISTERED
+from orchestrix.telemetry.metrics.instruments import counter
 
 log = logging.getLogger("orchestrix.registry")
+_registered = counter(REGISTERED).at()
 
 GATHER_S: Final = 0.5
 """Seconds between the beginnings of two commits of heartbeats: what arrives meanwhile shares the next one."""
@@ -177,6 +180,7 @@ class Registrar:
                 _fail(pending, GroupFull(f"{executor[0]} has {GROUP_LIMIT} executors, which is the limit"))
             elif not pending.answer.done():
                 pending.answer.set_result(None)
+        _registered.add(len(done.joined))
         for app, address in done.joined:
             log.info("executor %s of %s registered", address, app)
         if done.restarted:

@@ -54,9 +54,10 @@ class ServiceChanges:
     async def _apply(self, tx: Transaction, service: str, events: Sequence[Event]) -> list[Effect]:
         now = tx.now()
         joins = [one for one in events if isinstance(one, MemberRegistration | MemberHeartbeat)]
-        if joins:
-            await services.insert_if_absent(tx, service, joins[0].shard_count, now)
         stored = await service_store.lock(tx, service)
+        if stored is None and joins:  # not before the lock: on MariaDB an insert that finds the row shares its lock
+            await services.insert_if_absent(tx, service, joins[0].shard_count, now)
+            stored = await service_store.lock(tx, service)
         if stored is None:
             return []
         if joins and not stored.state.members and await services.count_with_members(tx) >= MOST_SERVICES:
@@ -79,4 +80,4 @@ def _activates(effects: Sequence[Effect]) -> bool:
 def _refused(event: Event) -> Assignment | None:
     if not isinstance(event, MemberRegistration | MemberHeartbeat):
         return None
-    return Assignment(event.worker_id, event.instance, event.reply_to, 0, event.seq, (), TOO_MANY_SERVICES)
+    return Assignment(event.worker_id, event.instance, event.reply_to, 0, event.seq, (), TOO_MANY_SERVICES, event.via)

@@ -15,7 +15,15 @@ from orchestrix.domain.shards import messages
 from orchestrix.domain.shards import service as rules_of
 from orchestrix.domain.shards.members import Process
 from orchestrix.domain.shards.messages import MemberMessage
-from orchestrix.domain.shards.state import Effect, Event, MemberHeartbeat, ServiceCheck, ShardRules
+from orchestrix.domain.shards.state import (
+    Effect,
+    Event,
+    MemberHeartbeat,
+    MemberLeave,
+    MemberRegistration,
+    ServiceCheck,
+    ShardRules,
+)
 from orchestrix.domain.stored_times import CLOCK_TOLERANCE
 from orchestrix.errors import RetryableError, SchemaMismatch, Unavailable
 from orchestrix.lifecycle import Loop
@@ -39,7 +47,7 @@ PRUNE_S: Final = 600.0
 GIVE_BACK_S: Final = 5.0
 """Seconds without the database after which members are left to other nodes."""
 STOP_TIMEOUT_S: Final = 5.0
-"""Seconds to give up the lead of pending generations."""
+"""Seconds in which it gives up the leader locks of pending generations."""
 NOT_TAKING: Final = "members of shard services are left to other nodes: the database does not answer"
 HISTORY_KEPT: Final = timedelta(days=7)
 """How long generations are kept that were superseded, and services without members."""
@@ -122,7 +130,7 @@ class ShardCoordinator:
         batches: dict[str, _Batch] = {}
         for place, request in enumerate(requests):
             try:
-                message = messages.read(request.body, request.reply_to)
+                message = messages.read(request.body, request.reply_to, request.via)
             except UnreadableMessage as error:
                 results[place] = Handled(unreadable=str(error))
             else:
@@ -145,11 +153,15 @@ class ShardCoordinator:
 
     async def _store(self, service: str, batch: _Batch, results: list[Handled]) -> None:
         async with self._writing:
-            for process in batch.asked:
-                self._heartbeats.drop((service, process))
+            for one in batch.events:
+                self._forget_queued(service, one)
             effects = await self._apply(service, batch.events)
         sent = answers(effects, batch.asked)
         results[batch.last] = Handled([*results[batch.last].answers, *sent])
+
+    def _forget_queued(self, service: str, event: Event) -> None:
+        if isinstance(event, MemberRegistration | MemberHeartbeat | MemberLeave):
+            self._heartbeats.drop((service, (event.worker_id, event.instance)), event.reply_to)
 
     async def _store_queued(self, queued: Sequence[QueuedHeartbeat]) -> Sequence[MemberAnswer]:
         """Stores heartbeats of which something has changed since they arrived; the lock is taken."""

@@ -1,4 +1,4 @@
-"""Shard effects: what is sent and logged once a change of a service is stored."""
+"""Shard effects: what is sent, logged and counted once a change of a service is stored."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from orchestrix.domain.shards.state import Assignment, Effect, GenerationChange,
 from orchestrix.quantities import counted
 from orchestrix.shards.rabbitmq import MemberAnswer
 from orchestrix.telemetry import log_events
+from orchestrix.telemetry.metrics.catalogue import SHARD_REBALANCES
+from orchestrix.telemetry.metrics.instruments import counter
 
 log = logging.getLogger("orchestrix.shards")
+_rebalances = counter(SHARD_REBALANCES)
 
 
 def answers(effects: Iterable[Effect], asked: Mapping[Process, str | None]) -> list[MemberAnswer]:
@@ -31,7 +34,7 @@ def answers(effects: Iterable[Effect], asked: Mapping[Process, str | None]) -> l
 def answer(sent: Assignment, correlation_id: str | None) -> MemberAnswer:
     """The assignment for a member that can be reached."""
     assert sent.reply_to is not None, "it can be reached"
-    return MemberAnswer(sent.reply_to, messages.assignment(sent), correlation_id)
+    return MemberAnswer(sent.reply_to, messages.assignment(sent), correlation_id, sent.via)
 
 
 class ChangeLog:
@@ -70,6 +73,8 @@ def _log_member(service: str, change: MemberChange) -> None:
 
 
 def _log_generation(service: str, change: GenerationChange) -> None:
+    if change.state is GenerationState.ACTIVE:
+        _rebalances.at(service).add()
     extra = {"event": log_events.SHARD_GENERATION, "service": service, "generation": change.number}
     cause = f"{change.cause.kind.value} {change.cause.worker_id or ''}".rstrip()
     shares = ""

@@ -1,6 +1,8 @@
-"""Exporters: where the spans of a process go, by OpenTelemetry's own environment variables and the local store.
+"""Exporters: where the spans and metrics of a process go, by OpenTelemetry's own environment variables and the local
+store.
 
-Without a receiver and without a store, and with `OTEL_SDK_DISABLED=true`, no spans are made.
+Without a receiver and without a store, and with `OTEL_SDK_DISABLED=true`, no spans are made. Metrics are counted all
+the same, for whoever scrapes them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import importlib.util
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,17 +24,19 @@ from orchestrix.telemetry.local_store import LocalStore, StoredSpan
 from orchestrix.telemetry.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricsData
     from opentelemetry.sdk.trace import ReadableSpan
 
     from orchestrix.telemetry.span_batches import SpanBatches
 
 log = logging.getLogger("orchestrix.telemetry")
 
-ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+TRACES, METRICS = "traces", "metrics"
 PROTOCOL: Final = "http/protobuf"
 EXTRA: Final = "orchestrix-sagas[otel]"
-NOT_INSTALLED: Final = f"traces are not exported: install {EXTRA}"
+NOT_INSTALLED: Final = f"are not exported: install {EXTRA}"
+METRIC_INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+METRIC_INTERVAL_MS: Final = 60_000
 STOP_TIMEOUT_S: Final = 2.0
 """Seconds that a process has at its end to send its last spans."""
 STORE_DELAY_S: Final = 0.2
@@ -52,20 +57,51 @@ def setup(service: str, instance: str, split_after_s: float, store: Path | None 
     """
     if _is_true("OTEL_SDK_DISABLED"):
         return
-    wanted = _receiver_wanted()
+    wanted = _receiver_wanted(TRACES)
     if not wanted and store is None:
         return
     try:
         from orchestrix.telemetry.sdk import adopt_globally, span_factory
     except ImportError:
         if wanted:
-            log.warning(NOT_INSTALLED)
+            log.warning("%s %s", TRACES, NOT_INSTALLED)
         return
     processors = _processors(wanted, store)
     if processors:
         factory = span_factory(processors, service=service, instance=instance, split_after_s=split_after_s)
         tracing.install(factory)
         adopt_globally(factory)
+
+
+def trace_endpoint() -> str | None:
+    """The receiver of traces that the environment names, if it names one."""
+    variable = _first_set(TRACES, "ENDPOINT")
+    return os.environ[variable] if variable else None
+
+
+def setup_metrics(service: str, instance: str) -> None:
+    """From now on metrics are sent to the receiver of the environment, if there is one; as `setup` otherwise."""
+    if _is_true("OTEL_SDK_DISABLED") or not _receiver_wanted(METRICS):
+        return
+    try:
+        from orchestrix.telemetry.metrics import otlp
+        from orchestrix.telemetry.sdk import resource_of
+        from orchestrix.telemetry.span_batches import positive
+
+        sender = OtlpMetricSender()
+    except ImportError:
+        log.warning("%s %s", METRICS, NOT_INSTALLED)
+    except Exception as error:  # as in `_otlp`
+        log.warning("metrics are not exported: %s: %s", type(error).__name__, error)
+    else:
+        interval_s = positive(METRIC_INTERVAL, METRIC_INTERVAL_MS) / 1000
+        otlp.start(sender, interval_s, resource_of(service, instance))
+
+
+def stop_metrics(timeout_s: float) -> None:
+    """Sends the metrics a last time, for at most so many seconds."""
+    if (otlp := sys.modules.get("orchestrix.telemetry.metrics.otlp")) is not None:
+        otlp.stop(timeout_s)
 
 
 def what_to_change() -> str:
@@ -118,25 +154,31 @@ def _processors(wanted: bool, store: Path | None) -> list[SpanBatches]:
     return processors
 
 
-def _receiver_wanted() -> bool:
-    """Whether the environment names a receiver that we can send to; what it names and we cannot is one warning."""
-    endpoint, protocol = _first_set(ENDPOINTS), _first_set(PROTOCOLS)
-    exporters = {one.strip() for one in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",")} - {""}
+def _receiver_wanted(signal: str) -> bool:
+    """Whether the environment names a receiver that we can send `TRACES` or `METRICS` to; what it names and we cannot
+    is one warning.
+    """
+    variable = f"OTEL_{signal.upper()}_EXPORTER"
+    endpoint, protocol = _first_set(signal, "ENDPOINT"), _first_set(signal, "PROTOCOL")
+    exporters = {one.strip() for one in os.environ.get(variable, "").split(",")} - {""}
+    if signal == METRICS:
+        exporters -= {"prometheus"}  # that is `/metrics`
     if "none" in exporters or (not endpoint and exporters <= {"otlp"}):
         return False
     if exporters and "otlp" not in exporters:
-        wrong = f"OTEL_TRACES_EXPORTER={','.join(sorted(exporters))} is not built in; use otlp, or none"
+        wrong = f"{variable}={','.join(sorted(exporters))} is not built in; use otlp, or none"
     elif protocol and _given(protocol) != PROTOCOL:
         wrong = f"{protocol}={_given(protocol)} is not built in; set it to {PROTOCOL} (usually at port 4318)"
     elif not _is_http_url(_given(endpoint)):
         wrong = f"write {endpoint} like http://localhost:4318"
     else:
         return True
-    log.warning("traces are not exported: %s", wrong)
+    log.warning("%s are not exported: %s", signal, wrong)
     return False
 
 
-def _first_set(names: Sequence[str]) -> str:
+def _first_set(signal: str, what: str) -> str:
+    names = (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}")
     return next((name for name in names if _given(name)), "")
 
 
@@ -148,7 +190,7 @@ def _otlp() -> OtlpSender | None:
     try:
         return OtlpSender()
     except ImportError:
-        log.warning(NOT_INSTALLED)
+        log.warning("%s %s", TRACES, NOT_INSTALLED)
     except Exception as error:  # a certificate that is not there, a bad header: the SDK reads its variables itself
         log.warning("traces are not exported: %s: %s", type(error).__name__, error)
     return None
@@ -170,6 +212,24 @@ class OtlpSender:
     def close(self) -> None:
         """Ends a `send` that waits for its next try."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
+class OtlpMetricSender:
+    """Sends metrics by OTLP (`http/protobuf`) to where the environment says."""
+
+    def __init__(self) -> None:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        self._exporter, self._success = OTLPMetricExporter(), MetricExportResult.SUCCESS
+
+    def send(self, data: MetricsData) -> bool:
+        """Whether the receiver has taken them. May wait for as long as `OTEL_EXPORTER_OTLP_TIMEOUT`."""
+        return self._exporter.export(data) is self._success
+
+    def close(self) -> None:
+        """Ends a `send` that waits for its next try."""
+        self._exporter.shutdown()
 
 
 class StoreExporter:

@@ -9,8 +9,11 @@ from typing import Final
 from orchestrix import clock
 from orchestrix.quantities import counted
 from orchestrix.telemetry.log_events import LINES_LEFT_OUT
+from orchestrix.telemetry.metrics.catalogue import LOG_LINES_LOST, RATE_LIMIT
+from orchestrix.telemetry.metrics.instruments import counter
 
 LINES_PER_SECOND: Final = 200
+_lost = counter(LOG_LINES_LOST).at(RATE_LIMIT)
 
 
 class LogRateLimit:
@@ -36,6 +39,7 @@ class LogRateLimit:
             self._passed += 1
             return True
         self.left_out += 1
+        _lost.add()
         self._left_out += 1
         if self._left_out == 1:
             self._report_later()

@@ -225,6 +225,20 @@ def span_factory(
     `service` is the role of the process, such as `orchestrix-worker`, and `instance` the id of its node or worker.
     """
     ids = PresetIds()
+    provider = TracerProvider(
+        sampler=ContinuingSampler(sampler_of_environment()),
+        resource=resource_of(service, instance),
+        id_generator=ids,
+        shutdown_on_exit=False,
+    )
+    for processor in processors:
+        provider.add_span_processor(processor)
+    batches = [one for one in processors if isinstance(one, SpanBatches)]
+    return SdkSpanFactory(provider, ids, split_after_s, batches)
+
+
+def resource_of(service: str, instance: str) -> Resource:
+    """What a process is; see `span_factory`."""
     own = {
         SERVICE_NAME: service,
         SERVICE_NAMESPACE: SCOPE,
@@ -233,16 +247,7 @@ def span_factory(
     }
     given = Resource.create().attributes
     named = {name: value for name, value in given.items() if name not in own or _is_given(name)}
-    provider = TracerProvider(
-        sampler=ContinuingSampler(sampler_of_environment()),
-        resource=Resource({**own, **named}, SCHEMA_URL),
-        id_generator=ids,
-        shutdown_on_exit=False,
-    )
-    for processor in processors:
-        provider.add_span_processor(processor)
-    batches = [one for one in processors if isinstance(one, SpanBatches)]
-    return SdkSpanFactory(provider, ids, split_after_s, batches)
+    return Resource({**own, **named}, SCHEMA_URL)
 
 
 def adopt_globally(factory: SdkSpanFactory) -> None:

@@ -19,6 +19,8 @@ from typing import Any, Final, TextIO
 
 from orchestrix import clock
 from orchestrix.quantities import counted
+from orchestrix.telemetry.metrics.catalogue import LOG_LINES_LOST, SLOW_READER
+from orchestrix.telemetry.metrics.instruments import Values, counter
 
 MAX_QUEUED_LINES: Final = 20_000
 MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
@@ -46,6 +48,8 @@ class Sink:
         self._direct = False
         self.error: OSError | None = None
         """What the last write failed with; None if it went well."""
+        self.lost = 0
+        """How many lines were lost, since the start."""
         self._empty()
 
     def put(self, line: bytes) -> None:
@@ -57,6 +61,7 @@ class Sink:
         with self._changed:
             if self._lines >= self._max_lines or self._bytes + len(line) > self._max_bytes:
                 self._lost += 1
+                self.lost += 1
                 return
             self._queue.append(line)
             self._lines += 1
@@ -94,6 +99,7 @@ class Sink:
             unwritten = self._written(lines, lost)
             with self._changed:
                 self._lost += unwritten
+                self.lost += max(0, unwritten - lost)
                 self._lines -= len(lines)
                 self._bytes -= sum(map(len, lines))
                 self._changed.notify_all()
@@ -258,6 +264,13 @@ def _descriptor(stream: TextIO) -> int | None:
         return stream.fileno()
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def _lost_lines() -> Values:
+    return {(SLOW_READER,): sum(stream.sink.lost for stream in _streams)}
+
+
+counter(LOG_LINES_LOST).watch(_lost_lines)
 
 
 def _forked() -> None:

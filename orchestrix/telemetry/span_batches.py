@@ -49,9 +49,9 @@ class BatchLimits:
     def of_environment() -> BatchLimits:
         """By the SDK's own variables; a value that is no positive whole number counts as not given."""
         usual = BatchLimits()
-        queue = _positive("OTEL_BSP_MAX_QUEUE_SIZE", usual.queue)
-        batch = min(queue, _positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", usual.batch))
-        return BatchLimits(_positive("OTEL_BSP_SCHEDULE_DELAY", round(usual.delay_s * 1000)) / 1000, batch, queue)
+        queue = positive("OTEL_BSP_MAX_QUEUE_SIZE", usual.queue)
+        batch = min(queue, positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", usual.batch))
+        return BatchLimits(positive("OTEL_BSP_SCHEDULE_DELAY", round(usual.delay_s * 1000)) / 1000, batch, queue)
 
 
 class SpanBatches(SpanProcessor):
@@ -152,7 +152,8 @@ class SpanBatches(SpanProcessor):
         self._queue = deque()
 
 
-def _positive(name: str, usual: int) -> int:
+def positive(name: str, usual: int) -> int:
+    """The number in that variable of the environment; `usual` without one that is a positive whole number."""
     try:
         return max(0, int(os.environ.get(name, ""))) or usual
     except ValueError:

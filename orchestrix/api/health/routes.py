@@ -1,7 +1,8 @@
-"""Health routes: whether the process is alive, and whether it can take work."""
+"""Health routes: whether the process is alive, whether it can take work, and its metrics."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -12,6 +13,7 @@ from orchestrix.api.answers import respond
 from orchestrix.api.health.models import CheckBody, HealthBody
 from orchestrix.api.operations import Call, Operations
 from orchestrix.lifecycle import Check
+from orchestrix.telemetry.metrics import exposition
 
 START: Final = "Start"
 STOP: Final = "Stop"
@@ -67,6 +69,16 @@ async def get_startup(call: Call) -> HealthBody | Response:
     """
     started = call.context.health.started
     return _answer(started, "started" if started else "starting", [])
+
+
+@_probe("/metrics", done="The metrics.", media=("text/plain", exposition.OPEN_METRICS))
+async def get_metrics(call: Call) -> Response:
+    """The metrics of this process, for Prometheus.
+
+    OpenMetrics for those who accept it, with exemplars on histograms; else Prometheus' text format.
+    """
+    media, body = await asyncio.to_thread(exposition.render, call.request.headers.get("accept", ""))
+    return Response(body, media_type=None, headers={"Content-Type": media, **NEVER_STORED})
 
 
 def _describe(call: Call, checks: list[Check]) -> list[Check]:

@@ -219,6 +219,7 @@ def _success(one: Operation, schemas: Schema) -> Schema:
         content[JSON] = {"schema": shown[0] if len(shown) == 1 else {"anyOf": shown}}
         if examples := schemas.get(models[0].__name__, {}).get("examples"):
             content[JSON]["example"] = examples[0]
+    content |= {media: {"schema": {"type": "string"}} for media in one.media}
     if one.events:
         texts = "; ".join(f"`{name}`, whose data is a `{model.__name__}`" for name, model in one.events.items())
         content["text/event-stream"] = {

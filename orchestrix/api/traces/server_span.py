@@ -48,7 +48,7 @@ def end(span: Span, method: str, scope: Scope, status: int, error: BaseException
     the server's.
     """
     if span.recording:
-        if (route := _route(scope)) is not None:
+        if (route := route_of(scope)) is not None:
             span.rename(f"{method if method in METHODS else 'HTTP'} {route}")
             span.set({conventions.HTTP_ROUTE: route})
         if status:
@@ -91,7 +91,7 @@ def _attributes(scope: Scope, headers: Headers) -> dict[str, Value]:
     return found
 
 
-def _route(scope: Scope) -> str | None:
+def route_of(scope: Scope) -> str | None:
     """The template of the path; None where there is nothing."""
     path = getattr(scope.get("route"), "path", None)
     return None if path is None else f"{scope.get('root_path', '')}{path.replace(':path}', '}')}"

@@ -14,6 +14,7 @@ from orchestrix.broker.amqp.connection import AmqpConnection
 from orchestrix.broker.amqp.consumer import AmqpConsumer
 from orchestrix.broker.amqp.publisher import AmqpPublisher
 from orchestrix.broker.amqp.supervisor import AmqpSession, ConnectionSupervisor
+from orchestrix.broker.message_metrics import published, watch_link
 from orchestrix.broker.port import (
     Consumer,
     LinkState,
@@ -65,6 +66,7 @@ class AmqpBroker:
         self._consumers: list[AmqpConsumer] = []
         self._queue_missing = WakeSignal()
         self._topology_loop = Loop("topology", self._check_topology)
+        self._unwatch: Callable[[], None] = lambda: None
 
     async def _set_up(self, session: AmqpSession) -> None:
         await self._publisher.attach(session.publish)
@@ -118,6 +120,8 @@ class AmqpBroker:
 
     async def start(self) -> None:
         self._supervisor.start()
+        self._unwatch()
+        self._unwatch = watch_link(lambda: self.state, lambda: self.blocked is not None)
         await self._topology_loop.start()
 
     async def wait_connected(self, timeout: float | None = None) -> bool:
@@ -128,11 +132,15 @@ class AmqpBroker:
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
         self._consumers.clear()
         await self._supervisor.stop()
+        self._unwatch()
 
     async def publish(self, messages: Sequence[Outgoing], timeout: float = 10.0) -> list[Published]:
         if self.state is not LinkState.UP:
             return [Published(Outcome.UNKNOWN, self.problem or "not connected to the broker")] * len(messages)
-        return await self._publisher.publish(messages, timeout)
+        began = clock.monotonic()
+        results = await self._publisher.publish(messages, timeout)
+        published(messages, results, clock.monotonic() - began)
+        return results
 
     async def consume(
         self,

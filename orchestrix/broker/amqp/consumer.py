@@ -17,6 +17,7 @@ from orchestrix.broker.amqp import declarations as lookup
 from orchestrix.broker.amqp.backoff import Backoff
 from orchestrix.broker.amqp.channel import AmqpChannel, ChannelListener, ChannelLost
 from orchestrix.broker.amqp.connection import AmqpConnection
+from orchestrix.broker.message_metrics import received
 from orchestrix.broker.permission_commands import permissions_command_for
 from orchestrix.broker.port import Delivery, Topology, Wanted
 from orchestrix.errors import ConfigError, Unavailable
@@ -85,6 +86,13 @@ class AmqpConsumer(ChannelListener):
 
     # What the port asks for.
 
+    @property
+    def unread(self) -> Sequence[str]:
+        if self._channel is None:
+            return self._queues
+        wanted = [] if self._paused else [one for one in self._queues if self._allowed.get(one, self._limit)]
+        return [one for one in wanted if one not in self._prefetch_shares]
+
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
         while not self._inbox:
             if self._closed:
@@ -93,7 +101,9 @@ class AmqpConsumer(ChannelListener):
             await self._arrived.wait()
         if linger > 0 and self._can_receive_more(limit):
             await self._collect_more(limit, linger)
-        return [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
+        deliveries = [self._inbox.popleft() for _ in range(min(limit, len(self._inbox)))]
+        received(deliveries)
+        return deliveries
 
     def _can_receive_more(self, limit: int) -> bool:
         """Whether waiting can help: with a full prefetch nothing comes before something is finished."""

@@ -6,7 +6,18 @@ from typing import Final
 
 from orchestrix.cli.nouns.cluster import AUDIT, CLUSTER, WORKERS
 from orchestrix.cli.nouns.jobs import JOBS
-from orchestrix.cli.nouns.local import CONFIG, DATABASE, DEV, DOCTOR, INIT, OPENAPI, SERVE, WORKER
+from orchestrix.cli.nouns.local import (
+    ASYNCAPI,
+    CONFIG,
+    DATABASE,
+    DEV,
+    DOCTOR,
+    INIT,
+    OPENAPI,
+    SERVE,
+    WORKER,
+    WORKER_CHECK,
+)
 from orchestrix.cli.nouns.recovery import DEAD_LETTERS, DEADLINES, REDISPATCH
 from orchestrix.cli.nouns.registry import REGISTRY
 from orchestrix.cli.nouns.sagas import APPS, SAGAS, STUCK, TRACE
@@ -37,4 +48,6 @@ TABLE: Final[tuple[CommandGroup | ShellCommand, ...]] = (
     DOCTOR,
     CONFIG,
     OPENAPI,
+    ASYNCAPI,
+    WORKER_CHECK,
 )

@@ -33,8 +33,11 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import UnreadableMessage
+from orchestrix.telemetry.metrics.catalogue import ACKNOWLEDGED, HANDOFFS, RETRIED
+from orchestrix.telemetry.metrics.instruments import counter
 
 log = logging.getLogger("orchestrix.jobs")
+_handoffs = counter(HANDOFFS)
 
 OFFERS_PER_BATCH: Final = 200
 """Jobs that are marked, or offered, together."""
@@ -166,12 +169,14 @@ class JobHandoffPublisher:
             crash.point("jobs.handoff.after_close")
             del given[job_id]
             self._acks.taken.pop(job_id, None)
+        _handoffs.at(ACKNOWLEDGED).add(len(ids))
         return len(ids)
 
     async def _publish(self, given: dict[str, _OfferedJob], ids: Sequence[str], reason: str) -> None:
         for place in range(0, len(ids), OFFERS_PER_BATCH):
             part = ids[place : place + OFFERS_PER_BATCH]
             offers = [outbox_rows.handoff(job_id, self._node, given[job_id].epoch, reason) for job_id in part]
+            _handoffs.at(RETRIED).add(sum(given[job_id].offer.offers > 0 for job_id in part))
             for job_id in part:
                 given[job_id].offer = replace(given[job_id].offer, offers=given[job_id].offer.offers + 1)
             publishing = self._broker.publish(offers, timeout=self._limits.ack / 2)

@@ -17,9 +17,12 @@ from orchestrix.persistence import outbox
 from orchestrix.persistence.engine import Transaction
 from orchestrix.persistence.jobs import job_predicates, jobs
 from orchestrix.quantities import counted
+from orchestrix.telemetry.metrics.catalogue import HANDOFFS, ORPHANED
+from orchestrix.telemetry.metrics.instruments import counter
 
 Work = Callable[[Transaction], Awaitable[list[JobRow]]]
 log = logging.getLogger("orchestrix.jobs")
+_orphaned = counter(HANDOFFS).at(ORPHANED)
 
 RETRY_INTERVAL_S: Final = 1.0
 """Seconds until the next check where something cannot be done just now."""
@@ -65,6 +68,7 @@ class OrphanJobDetector:
         count = 0
         while found := await self._leader_context.write(work):
             self._leader_context.relay.notify()
+            _orphaned.add(len(found))
             count += len(found)
             if len(found) < RESCUE_BATCH_LIMIT:
                 break

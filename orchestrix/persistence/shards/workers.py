@@ -32,7 +32,7 @@ _GONE: Final = {LEFT: DepartureReason.LEFT, INACTIVE: DepartureReason.INACTIVE}
 
 _KEY: Final = ("service", "worker_id", "instance")
 _CHANGED: Final = (
-    *("state", "shard_count", "weight", "grace_s", "seq", "generation", "version", "answered", "reply_to"),
+    *("state", "shard_count", "weight", "grace_s", "seq", "generation", "version", "answered", "reply_to", "via"),
     *("joined_at", "last_seen", "away_reason", "away_at", "revoking", "absent"),
 )
 _UPSERT: Final = BulkInsert(shard_workers, (*_KEY, *_CHANGED), key=_KEY)
@@ -192,7 +192,8 @@ def _row(service: str, member: ServiceMember, state: str) -> tuple[Any, ...]:
     revoking = [{"since": one.since.isoformat(), "shards": to_json(one.shards)} for one in member.revoking]
     return (
         *(service, member.worker_id, member.instance or "", state, member.shard_count, member.weight),
-        *(member.grace_s, member.seq, member.generation, member.version, int(member.answered), member.reply_to),
+        *(member.grace_s, member.seq, member.generation, member.version, int(member.answered)),
+        *(member.reply_to, member.via),
         *(member.joined_at, member.last_seen, member.away and member.away.value, member.away_at),
         *(revoking or None, to_json(member.absent) or None),
     )
@@ -201,7 +202,7 @@ def _row(service: str, member: ServiceMember, state: str) -> tuple[Any, ...]:
 def _row_of_gone(service: str, gone: Departure) -> tuple[Any, ...]:
     state = LEFT if gone.reason is DepartureReason.LEFT else INACTIVE
     who = service, gone.worker_id, gone.instance or "", state
-    return (*who, 0, 0, 0.0, 0, 0, 0, 0, None, gone.at, gone.at, None, gone.at, None, None)
+    return (*who, 0, 0, 0.0, 0, 0, 0, 0, None, None, gone.at, gone.at, None, gone.at, None, None)
 
 
 def _of(connection: Connection, services: Collection[str]) -> ColumnElement[bool]:
@@ -220,6 +221,7 @@ def _member(row: Row[Any], grants: Grants) -> ServiceMember:
         last_seen=row.last_seen,
         shard_count=row.shard_count,
         reply_to=row.reply_to,
+        via=row.via,
         seq=row.seq,
         weight=row.weight,
         grace_s=row.grace_s,

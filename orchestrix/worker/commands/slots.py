@@ -14,6 +14,8 @@ from orchestrix.lifecycle import backoff
 from orchestrix.quantities import counted
 from orchestrix.saga.messages import StepError
 from orchestrix.telemetry import log_events, tracing
+from orchestrix.telemetry.metrics.catalogue import PROCESS_DURATION
+from orchestrix.telemetry.metrics.instruments import histogram
 from orchestrix.telemetry.tracing import NO_SPAN
 from orchestrix.worker.backpressure import Backpressure
 from orchestrix.worker.commands import events
@@ -34,6 +36,8 @@ from orchestrix.worker.errors import INFRASTRUCTURE_ERRORS
 from orchestrix.worker.handlers import HandlerTable
 
 _NOT_TRACED: Final = nullcontext()
+_STEP_FAILED: Final = "step_failed"
+_processing = histogram(PROCESS_DURATION)
 GUARD_MAX_AGE_S: Final = 1.0
 """Seconds after which a read of the row is too old to start the work on it."""
 EMPTY_POLL_INTERVAL_S: Final = 0.05
@@ -215,19 +219,23 @@ class CommandSlots:
 
     async def _attempt(self, command: CommandDelivery, failures: int) -> bool:
         """Whether there is something to report; if not, the worker's own infrastructure is unavailable."""
-        queue, command.begun = command.message.type, clock.monotonic()
+        queue, command.begun, failed = command.message.type, clock.monotonic(), ""
         self._window.began(queue)
         try:
             context = Context.of(command.message, command.ends, self._handlers.settings.get(queue), self._groups)
             with _NOT_TRACED if command.span is NO_SPAN else tracing.active(command.span):
                 outgoing, good = await invoke(self._handlers[queue], command, self._more, context)
+            failed = "" if good else _STEP_FAILED
         except INFRASTRUCTURE_ERRORS as error:
+            failed = type(error).__name__
             await self._outage.note(command.message.id, error)
             await self._in_flight.pause(backoff(failures))
             return False
         finally:
             begun, command.begun = command.begun, None
-            self._window.ended(queue, clock.monotonic() - begun)
+            seconds = clock.monotonic() - begun
+            self._window.ended(queue, seconds)
+            _processing.at(queue, failed).record(seconds, command.span.context)
         crash.point("worker.after_effect")
         self._reporter.add(
             CommandReport(

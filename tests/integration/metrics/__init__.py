@@ -1,0 +1,1 @@
+"""What do metrics say of real situations?"""
