@@ -60,7 +60,7 @@ def _forked() -> None:
         with suppress(Exception):
             call()
     if loop is not None:
-        for let_go in (_signals, lambda: _files(loop), lambda: _stop_inherited_loop(loop)):
+        for let_go in (_signals, lambda: redirect_files_of(loop), lambda: _stop_inherited_loop(loop)):
             with suppress(Exception):
                 let_go()
 
@@ -72,21 +72,25 @@ def _signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _files(loop: Any) -> None:
-    """Redirects the descriptors of our connections and listening sockets to nothing.
+def redirect_files_of(loop: Any) -> None:
+    """Redirects the descriptors of a loop's connections and listening sockets to nothing, in a child.
 
     They are not just closed: the next file that the child opens would get the descriptor, and our data. The parent's
     epoll is shared with the child, and what the child took out of it would be lost to the parent.
     """
     selector = loop._selector
-    fds = {*selector.get_map(), *loop._transports.keys()}
-    nothing = os.open(os.devnull, os.O_RDWR)
-    _redirect(fds, nothing)
-    os.close(nothing)
+    redirect({*selector.get_map(), *loop._transports.keys()})
     if isinstance(selector, getattr(selectors, "EpollSelector", ())):
         empty = select.epoll()
         _redirect([loop._selector.fileno()], empty.fileno())
         empty.close()
+
+
+def redirect(fds: Iterable[int]) -> None:
+    """Redirects these descriptors to nothing, in a child."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    _redirect(fds, nothing)
+    os.close(nothing)
 
 
 def _redirect(fds: Iterable[int], other: int) -> None:

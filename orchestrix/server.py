@@ -9,24 +9,26 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrix import file_descriptors
 from orchestrix.api.app import build
+from orchestrix.api.asyncapi import document as messages
 from orchestrix.api.dependencies import ApiContext
 from orchestrix.api.guards.connections import ConnectionLimits, Server, config, out_of_descriptors
+from orchestrix.api.guards.entrance import Entrance
 from orchestrix.api.guards.origin_guard import OriginGuard
 from orchestrix.api.guards.stream_limits import Streams
-from orchestrix.api.problems import Problem
 from orchestrix.api.traces.links import LinkTemplates
 from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
+from orchestrix.bootstrap.factories import load_catalog
 from orchestrix.bootstrap.listening_socket import listening, nearby
+from orchestrix.bootstrap.monitoring.port import node_port
+from orchestrix.bootstrap.shards import shard_rules
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import DEV_SERVICE, export_traces, node_service, stop_traces
 from orchestrix.config import file
@@ -35,7 +37,7 @@ from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node
-from orchestrix.telemetry import local_store, log_events, tracing
+from orchestrix.telemetry import exporters, local_store, log_events, tracing
 from orchestrix.telemetry.local_store import LocalTraces
 from orchestrix.telemetry.process_stop import ProcessStop
 from orchestrix.version import VERSION
@@ -100,11 +102,11 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
             guard=_guard(node.context.settings),
             streams=Streams(node.context.settings.http.max_streams),
             resources=node.resources,
+            shard_rules=shard_rules(node.context.settings.shards),
             gzip=node.context.settings.http.gzip,
             links=LinkTemplates(node.context.settings.ui.trace_url, node.context.settings.ui.logs_url),
             trace_reader=LocalTraces(local_traces) if local_traces is not None and tracing.enabled() else None,
-            trace_endpoint=os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-            or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"),
+            trace_endpoint=next(filter(None, map(os.environ.get, exporters.ENDPOINTS)), None),
             tokens={name: secret.get_secret_value() for name, secret in node.context.settings.api.tokens.items()},
         )
     )
@@ -112,8 +114,7 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
 
 def _guard(settings: Settings) -> OriginGuard:
     """Without tokens, access is limited to this machine."""
-    open_to_all = settings.api.auth == "none" or bool(settings.api.tokens)
-    http = settings.http
+    http, open_to_all = settings.http, settings.api.auth == "none" or bool(settings.api.tokens)
     return OriginGuard(check_host=not open_to_all, allowed=http.allowed_hosts, origins=http.cors_origins)
 
 
@@ -121,6 +122,13 @@ def openapi(settings: Settings) -> dict[str, Any]:
     """The OpenAPI document of the sagas in `settings`; needs neither database nor broker."""
     offline = settings.model_copy(update={"database_url": "sqlite+aiosqlite:///never-opened.db"})
     return application(open_node(offline, frozenset({"api"}), "amqp://localhost/")).openapi()
+
+
+def asyncapi(settings: Settings) -> dict[str, Any]:
+    """The AsyncAPI document of the sagas in `settings`; needs neither database nor broker. Raises `ConfigError` and
+    `DefinitionError`.
+    """
+    return messages.document(VERSION, load_catalog(settings))
 
 
 def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable[str] = ROLES) -> FastAPI:
@@ -136,7 +144,7 @@ def create_app(settings: Settings | Path | str | None = None, *, roles: Iterable
     wanted = settings if isinstance(settings, Settings) else _settings(settings)
     chosen, broker_url = _with_api(roles), _broker_url(wanted)
     checked = application(open_node(wanted, chosen, broker_url))
-    entrance = _Entrance(only_here=not (wanted.api.tokens or wanted.api.auth == "none"))
+    entrance = Entrance(only_here=not (wanted.api.tokens or wanted.api.auth == "none"))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -188,47 +196,6 @@ def _broker_url(settings: Settings) -> str:
         named = "the embedded broker runs only inside `orchestrix dev`" if settings.broker_url else "no broker given"
         raise ConfigError(f"{named}: {_NAME_IT.format('BROKER_URL', 'broker_url')}")
     return settings.broker_url
-
-
-class _Entrance:
-    """Passes requests that no route of the application matches to the API of the running node, if there is one.
-
-    `only_here` refuses all requests where the server listens beyond this machine: `serve` would refuse to start.
-    """
-
-    def __init__(self, *, only_here: bool) -> None:
-        self.inner: ASGIApp | None = None
-        self._only_here = only_here
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refused(scope) if scope["type"] == "http" else None
-        answer: ASGIApp | None = refused.response() if refused is not None else self.inner
-        if answer is not None:
-            await answer(scope, receive, send)
-
-    def _refused(self, scope: Scope) -> Problem | None:
-        if self.inner is None:
-            text = "This application is not started: its ASGI server must run its lifespan."
-            return Problem("unavailable", text, headers={"Retry-After": "1"})
-        if self._only_here and not _is_here(scope):
-            return Problem(
-                "misdirected",
-                "Authentication is disabled, so this API answers only on loopback. Set "
-                "ORCHESTRIX_API__TOKENS=name:secret,…, or ORCHESTRIX_API__AUTH=none if something else controls access.",
-            )
-        return None
-
-
-def _is_here(scope: Scope) -> bool:
-    """Whether the server listens on loopback or on no network: it names no host, or the path of a socket.
-
-    Any other name may lead to an address that others reach.
-    """
-    host, port = scope.get("server") or ("", None)
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host in ("", "localhost") or (port is None and "/" in host)
 
 
 @asynccontextmanager
@@ -335,6 +302,8 @@ async def _run(
         sockets = [listening(node.context.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
         node.registry.listeners.bound(sockets)
+        port = node_port(node.context.settings, node.context.roles, node.health, None)
+        await port.start()
         await node.start()
         running = _running(node, sockets, broker_url)
         beginning = asyncio.create_task(_begin(node, worker, lambda: ready(running)), name="begin")
@@ -345,6 +314,7 @@ async def _run(
             node.health.stopping = True
             await given_up(beginning)
             await _stop(node, worker, server, serving)
+            await stop_stage("closing the monitoring port", port.stop(), CLOSE_TIMEOUT_S)
 
 
 async def _begin(node: Node, worker: DevWorker | None, ready: Callable[[], Awaitable[None]]) -> None:
@@ -397,4 +367,4 @@ def _running(node: Node, sockets: list[socket.socket], broker_url: Callable[[], 
     )
 
 
-__all__ = ["PreviousDev", "Running", "application", "create_app", "openapi", "run_dev", "run_serve"]
+__all__ = ["PreviousDev", "Running", "application", "asyncapi", "create_app", "openapi", "run_dev", "run_serve"]

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrix.api import operations, problems
 from orchestrix.api.actions.routes import redispatches
+from orchestrix.api.asyncapi import document as asyncapi
 from orchestrix.api.audit.routes import operations as audit
 from orchestrix.api.cluster.routes import operations as cluster
 from orchestrix.api.dead_letters.routes import operations as dead_letters
@@ -33,6 +34,7 @@ from orchestrix.api.resources import routes as resources
 from orchestrix.api.resources import schemas, unconfigured
 from orchestrix.api.sagas import routes as sagas
 from orchestrix.api.schedules.routes import operations as schedules
+from orchestrix.api.shards.routes import operations as shards
 from orchestrix.api.stuck.routes import operations as stuck
 from orchestrix.api.traces.routes import operations as traces
 from orchestrix.api.traces.server_span import is_traced
@@ -48,6 +50,7 @@ OWN: Final = (
     reports,
     schedules,
     registry,
+    shards,
     cluster,
     deadlines,
     stuck,
@@ -100,7 +103,7 @@ def build(context: ApiContext) -> FastAPI:
     models = schemas.check(served, calls, own_schemas())
     operations.add(app, context, authenticator, calls)
     unconfigured.add(app, context.resources)
-    page.add(app, authenticator)
+    page.add(app, authenticator, lambda: asyncapi.document(context.version, context.catalog))
     problems.add_handlers(app, context.health)
     if context.gzip:
         app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=5)  # it leaves streams alone

@@ -23,11 +23,11 @@ def nearby(*wanted: int) -> Iterator[int]:
     return chain(wanted, range(last + 1, min(last + FALLBACK_PORTS, 65535) + 1), (0,))
 
 
-def listening(host: str, ports: Iterable[int]) -> socket.socket:
+def listening(host: str, ports: Iterable[int], advice: str = "choose another --port or --host") -> socket.socket:
     """A socket that listens on the first of `ports` that it can have.
 
     No other process can take the port between check and use, for there is no check. Raises `ConfigError` that says why
-    it cannot listen there, or that this machine has no such host.
+    it cannot listen there, with the `advice` what to do, or that this machine has no such host.
     """
     refused = "no port is named"
     for port in ports:
@@ -45,7 +45,7 @@ def listening(host: str, ports: Iterable[int]) -> socket.socket:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _ask_whether_alive(found)
         return found
-    raise ConfigError(f"cannot listen on {refused}: choose another --port or --host")
+    raise ConfigError(f"cannot listen on {refused}: {advice}")
 
 
 def _ask_whether_alive(listener: socket.socket) -> None:

@@ -14,15 +14,18 @@ from orchestrix.bootstrap.factories import (
     open_broker,
     open_database,
 )
-from orchestrix.bootstrap.health_checks import DatabaseWatch
+from orchestrix.bootstrap.health_checks import DatabaseWatch, watched
+from orchestrix.bootstrap.monitoring.port import MonitoringPort, Render
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import WORKER_SERVICE, export_traces, stop_traces
+from orchestrix.broker.port import Broker
 from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
-from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
+from orchestrix.lifecycle import CLOSE_TIMEOUT_S, Health, settle_memory, stop_stage
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
 from orchestrix.telemetry.process_stop import ProcessStop
 from orchestrix.worker.composition import assemble
+from orchestrix.worker.worker import Worker
 
 log = logging.getLogger("orchestrix")
 
@@ -37,10 +40,12 @@ async def run_worker(
     ready: Callable[[Sequence[str]], None],
     local_traces: Path | None = None,
     process_stop: ProcessStop | None = None,
+    metrics: Render | None = None,
 ) -> None:
     """Serves the commands of `queues` and the jobs of `job_queues` until SIGINT or SIGTERM; all that it can if both
     are empty. `name` is its id on the wire; `ready` gets the names of all queues; `local_traces` is the file of a `dev`
-    that it belongs to. `process_stop` gets why it stops, and how many commands and jobs it did not finish.
+    that it belongs to. `process_stop` gets why it stops, and how many commands and jobs it did not finish; `metrics`
+    makes what its port of metrics answers.
 
     Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """
@@ -53,9 +58,12 @@ async def run_worker(
     worker = assemble(settings, database, broker, catalog, queues, job_queues, name=name, reader=definitions)
     export_traces(settings, WORKER_SERVICE, name, local_traces)
     watch = DatabaseWatch(database, name)
+    health = _health(watch, broker, worker)
+    port = MonitoringPort(settings, health, metrics)
     timeout_s = settings.worker.stop_timeout
     stop = process_stop or ProcessStop(log)
     with StopSignals(lambda: log_cut_off(worker, ELSEWHERE), stop) as signals:
+        await port.start()
         await broker.start()
         await watch.start()
 
@@ -64,6 +72,7 @@ async def run_worker(
             await definitions.read_when_available()
             await definitions.start()
             await worker.start()
+            health.started = True
             await broker.wait_connected()
             settle_memory()
             ready([*worker.queues, *(worker.jobs.queues if worker.jobs is not None else ())])
@@ -73,6 +82,7 @@ async def run_worker(
             await first_of(signals.stop, beginning)
         finally:
             stop.begin()
+            health.stopping = True
             await given_up(beginning)
             log_stopping(worker, timeout_s, ELSEWHERE)
             await stop_stage("stopping the worker", worker.stop(), timeout_s + WORKER_STOP_GRACE_S)
@@ -82,3 +92,12 @@ async def run_worker(
             await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
             await stop_traces()
+            await stop_stage("closing the monitoring port", port.stop(), CLOSE_TIMEOUT_S)
+
+
+def _health(watch: DatabaseWatch, broker: Broker, worker: Worker) -> Health:
+    """It is ready while it reads its queues."""
+    health = Health()
+    watched(health, watch, broker)
+    health.watch("Consumers", worker.problem)
+    return health

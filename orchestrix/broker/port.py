@@ -157,6 +157,12 @@ class Consumer(Protocol):
     starts small again after each lost channel: a message that crashes its reader is then alone.
     """
 
+    @property
+    def unread(self) -> Sequence[str]:
+        """Those of its queues that it does not read now, though it would: without a channel all of them, else those
+        that do not exist or whose subscription has ended. Empty while it is paused.
+        """
+
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
         """Waits for at least one delivery, then takes what is there: up to `limit`, for at most `linger` seconds more.
 

@@ -27,7 +27,7 @@ from orchestrix.config.groups import (
 )
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.config.shards import ShardsSettings
-from orchestrix.config.telemetry import TracesSettings, UiSettings
+from orchestrix.config.telemetry import MetricsSettings, TracesSettings, UiSettings
 from orchestrix.errors import ConfigError
 
 __all__ = [
@@ -124,6 +124,7 @@ class Settings(SettingsGroup):
     jobs: JobsSettings = JobsSettings()
     registry: RegistrySettings = RegistrySettings()
     shards: ShardsSettings = ShardsSettings()
+    metrics: MetricsSettings = MetricsSettings()
     traces: TracesSettings = TracesSettings()
     ui: UiSettings = UiSettings()
     origin: Origin = Field(default=Origin(), exclude=True, repr=False)
@@ -169,9 +170,7 @@ class Settings(SettingsGroup):
 def load(environ: Mapping[str, str] | None = None, *, file: ConfigFile | None = None, **flags: Any) -> Settings:
     """The settings of this process: `flags` (nested names as `http__port`) come before `ORCHESTRIX_…`, which come
     before `file`, which comes before an alias. Modules of `ORCHESTRIX_SAGAS` and `ORCHESTRIX_WORKERS` are added to
-    those of `file`.
-
-    Raises `ConfigError` that names each wrong value.
+    those of `file`. Raises `ConfigError` that names each wrong value.
     """
     env = os.environ if environ is None else environ
     merged = _Merged()

@@ -1,10 +1,17 @@
-"""Telemetry settings: how traces are divided, and where people look at traces and logs."""
+"""Telemetry settings: where metrics are served, how traces are divided, and where people look at traces and logs."""
 
 from __future__ import annotations
 
 from pydantic import Field, field_validator
 
 from orchestrix.config.groups import Seconds, SettingsGroup
+
+
+class MetricsSettings(SettingsGroup):
+    """Where a worker, or a node without HTTP API, serves its metrics and health; port 0: nowhere."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
 
 
 class TracesSettings(SettingsGroup):

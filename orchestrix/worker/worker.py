@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -94,6 +94,13 @@ class Worker:
         """How many commands and jobs had not ended when its time to stop was over."""
         jobs = self.jobs.abandoned if self.jobs is not None else 0
         return jobs + (self._runners.abandoned if self._runners is not None else 0)
+
+    def problem(self) -> str | None:
+        """Which of its queues it does not read, in a sentence; None while it reads all. A health probe."""
+        unread = list(self._parts.unread if self._parts is not None else self.queues)
+        if self.jobs is not None:
+            unread += self.jobs.unread
+        return f"it does not read {', '.join(unread)}" if unread else None
 
     async def start(self) -> None:
         """Consumes commands as soon as the broker is reachable; returns at once.
@@ -191,6 +198,11 @@ class _Parts:
         self._reports = Loop("event reporter", reporter.round)
         self._redelivery_loop = Loop("redelivered commands", suspects.round)
         self._watching = Loop("slot monitor", self._watch.round)
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """The command queues that it does not read."""
+        return self._in_flight.consumer.unread
 
     async def start(self) -> None:
         self.runners.start(self._admission, self._watch)

@@ -51,6 +51,10 @@ class FakeConsumer:
         self._inbox: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
 
+    @property
+    def unread(self) -> Sequence[str]:
+        return self.queues if self.closed else ()
+
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
         while not self._inbox and not self.closed:
             self._arrived.clear()

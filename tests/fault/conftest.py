@@ -13,16 +13,18 @@ from typing import cast
 import pytest
 
 from tests.acceptance.system import System
+from tests.fault.crashing_jobs import Ground
 from tests.fault.executors import REAL, SCALED, Executors, RegistryWorld, Times
 from tests.fault.world import World
 from tests.processes import Processes
-from tests.servers import lookup, shared, sql
+from tests.servers import lookup, shared, sql, templates
 from tests.servers.base import Server
 from tests.servers.maria import MariaServer
 from tests.servers.names import Pool
 from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer
 from tests.servers.run import Run
+from tests.servers.shared import Broker, Database
 
 
 def _server(kind: lookup.Kind, run: Run) -> Iterator[Server]:
@@ -153,3 +155,26 @@ async def registry(
     yield made
     await made.close()
     world.close()
+
+
+@pytest.fixture(scope="module")
+def grounds(
+    rabbitmq_server: Broker,
+    postgres_server: Database,
+    mariadb_server: Database,
+    _vhosts: Pool,
+    _postgres_databases: Pool,
+    _mariadb_databases: Pool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[list[Ground]]:
+    """Where all cases play: at the same time on each database."""
+    file = tmp_path_factory.mktemp("sqlite") / "test.db"
+    with shared.lent(_postgres_databases) as postgres, shared.lent(_mariadb_databases) as mariadb:
+        urls = {
+            "postgresql": postgres_server.url(postgres),
+            "mariadb": mariadb_server.url(mariadb),
+            "sqlite": f"sqlite+aiosqlite:///{file}",
+        }
+        with shared.lent(_vhosts) as a, shared.lent(_vhosts) as b, shared.lent(_vhosts) as c:
+            vhosts = zip(urls, (a, b, c), strict=True)
+            yield [Ground(name, templates.upgraded(urls[name]), rabbitmq_server.url(vhost)) for name, vhost in vhosts]

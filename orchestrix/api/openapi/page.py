@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -22,13 +23,13 @@ POLICY: Final = (
 HEADERS: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 
 
-ENTRANCE: Final = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
+ENTRANCE: Final = {"docs": "/docs", "openapi": "/openapi.json", "asyncapi": "/asyncapi.json", "health": "/health"}
 """The answer of `/`, for which no token is needed."""
 
 
-def add(app: FastAPI, authenticator: Authenticator) -> None:
-    """Serves `/openapi.json` and a page at `/docs` that shows it, from this package's own files, to authenticated
-    clients. `/` leads browsers there.
+def add(app: FastAPI, authenticator: Authenticator, asyncapi: Callable[[], Mapping[str, Any]]) -> None:
+    """Serves `/openapi.json` and a page at `/docs` that shows it, from this package's own files, and what `asyncapi`
+    returns at `/asyncapi.json`, to authenticated clients. `/` leads browsers to the page.
     """
     page = (STATIC / "docs.html").read_text("utf-8").replace("<!-- problems -->", _problem_rows()).encode()
     _serve(app, authenticator, "/docs", page, "text/html")
@@ -45,7 +46,12 @@ def add(app: FastAPI, authenticator: Authenticator) -> None:
         authenticator.admit(request)
         return Response(dump(app.openapi()), media_type="application/json")
 
+    async def messages(request: Request) -> Response:
+        authenticator.admit(request)
+        return Response(dump(asyncapi()), media_type="application/json")
+
     app.add_api_route("/", entrance, include_in_schema=False)
+    app.add_api_route("/asyncapi.json", messages, include_in_schema=False)
     app.add_api_route("/openapi.json", document, include_in_schema=False)
 
 

@@ -86,6 +86,13 @@ class AmqpConsumer(ChannelListener):
 
     # What the port asks for.
 
+    @property
+    def unread(self) -> Sequence[str]:
+        if self._channel is None:
+            return self._queues
+        wanted = [] if self._paused else [one for one in self._queues if self._allowed.get(one, self._limit)]
+        return [one for one in wanted if one not in self._prefetch_shares]
+
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
         while not self._inbox:
             if self._closed:

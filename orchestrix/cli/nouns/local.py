@@ -6,7 +6,7 @@ from typing import Final
 
 from orchestrix.cli.nouns.options import DATABASE_URL, URLS
 from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand, option, switch
-from orchestrix.cli.syntax.parsing import OUTPUT, whole
+from orchestrix.cli.syntax.parsing import OUTPUT, seconds, whole
 
 PORTS: Final = 0, 65_535
 CONCURRENCY: Final = 1, 1000
@@ -25,6 +25,7 @@ DEV: Final = _command(
     "dev", "everything in one process, nothing to install: API, orchestrator, workers", "dev --port 8080",
     f"{_PROCESSES}:dev",
     option("--port", "the API's port (8080; the next free one if taken)", "PORT", type=whole(*PORTS)),
+    switch("--reload", "start again when a source file changes (also with NODE_ENV=development)"),
 )  # fmt: skip
 SERVE: Final = _command(
     "serve", "a node: HTTP API, orchestrator, coordinator, or all of them", "serve --roles api,orchestrator",
@@ -62,3 +63,21 @@ CONFIG: Final = CommandGroup("config", "the settings", (
 OPENAPI: Final = _command(
     "openapi", "print the HTTP API as an OpenAPI document", "openapi > openapi.json", f"{_PROCESSES}:openapi"
 )
+ASYNCAPI: Final = _command(
+    "asyncapi", "print all messages as an AsyncAPI document", "asyncapi > asyncapi.json", f"{_PROCESSES}:asyncapi"
+)
+WORKER_CHECK: Final = _command(
+    "worker-check", "check a worker in any language, rule by rule, over a broker of its own",
+    "worker-check cmd.registerApp", "worker_check.command:worker_check",
+    option("command_name", "the command that the worker handles", "COMMAND"),
+    option("--start", "the worker's command line, with {url} for the broker (else start it by hand)", "LINE"),
+    option("--data", "the data of the saga's instances ({})", "JSON"),
+    option("--failing", "is merged into a command to make it fail", "JSON"),
+    option("--slow", "is merged into a command to make it take over a second", "JSON"),
+    option("--effect", "a command line with {effectKey} that ends with 0 if there is an effect of it", "LINE"),
+    option("--port", "where the broker listens (a free port)", "PORT", type=whole(*PORTS), default=0),
+    option("--timeout", "seconds that an answer may take (10)", "S", type=seconds, default=10.0),
+    option("--stop-timeout", "seconds that the worker may take to stop (30)", "S", type=seconds,
+           default=30.0),
+    OUTPUT,
+)  # fmt: skip

@@ -108,7 +108,8 @@ class ServiceDraft:
         self._changed_to(generation)
 
     def _changed_to(self, one: Generation) -> None:
-        self._effects.append(GenerationChange(one.number, one.state, one.cause, one.moved))
+        change = GenerationChange(one.number, one.state, one.cause, one.moved, one.shard_count, len(one.shares))
+        self._effects.append(change)
 
     def grant(self, member: ServiceMember, shards: ShardRanges, epoch: int) -> None:
         """The member has these shards too, which are free, under that epoch."""
@@ -167,4 +168,5 @@ def assignment(state: ShardService, member: ServiceMember) -> Assignment:
         active.number if active is not None else 0,
         member.seq,
         within(member.grants, share),
+        via=member.via,
     )

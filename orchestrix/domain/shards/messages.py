@@ -155,6 +155,9 @@ _TO_COORDINATOR: Final[dict[str, type[_RegisterMessage] | type[_HeartbeatMessage
     LEAVE: _LeaveMessage,
 }
 
+MODELS: Final[dict[str, type[BaseModel]]] = {**_TO_COORDINATOR, ASSIGNMENT: _AssignmentMessage}
+"""The models of all messages, by their types."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberMessage:
@@ -164,8 +167,11 @@ class MemberMessage:
     event: MemberRegistration | MemberHeartbeat | MemberLeave
 
 
-def read(body: bytes, reply_to: str | None) -> MemberMessage:
-    """The message of a member. Raises `UnreadableMessage` that says what is wrong with it."""
+def read(body: bytes, reply_to: str | None, via: str | None = None) -> MemberMessage:
+    """The message of a member, whose answer is for `reply_to`, by the node `via` if one is named.
+
+    Raises `UnreadableMessage` that says what is wrong with it.
+    """
     if len(body) > MOST_BYTES:
         raise UnreadableMessage(
             f"too-large: {len(body)} bytes, at most {MOST_BYTES}: send assignedShards as ranges [first, last], "
@@ -176,7 +182,7 @@ def read(body: bytes, reply_to: str | None) -> MemberMessage:
     if model is None:
         raise UnreadableMessage(f"type: must be one of {', '.join(_TO_COORDINATOR)}")
     data = _checked(model, fields).data
-    return MemberMessage(data.serviceName, _event(data, reply_to))
+    return MemberMessage(data.serviceName, _event(data, reply_to, via))
 
 
 def _checked(model: type[Any], fields: dict[str, Any]) -> Any:
@@ -194,10 +200,10 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _event(
-    data: _Register | _Heartbeat | _Leave, reply_to: str | None
+    data: _Register | _Heartbeat | _Leave, reply_to: str | None, via: str | None
 ) -> MemberRegistration | MemberHeartbeat | MemberLeave:
     if isinstance(data, _Leave):
-        return MemberLeave(data.workerId, data.instance)
+        return MemberLeave(data.workerId, data.instance, reply_to)
     if isinstance(data, _Register):
         return MemberRegistration(
             worker_id=data.workerId,
@@ -207,6 +213,7 @@ def _event(
             weight=1 if data.weight is None else data.weight,
             grace_s=data.grace_s or 0.0,
             reply_to=reply_to,
+            via=via,
         )
     return MemberHeartbeat(
         worker_id=data.workerId,
@@ -218,6 +225,7 @@ def _event(
         weight=data.weight,
         grace_s=data.grace_s,
         reply_to=reply_to,
+        via=via,
     )
 
 

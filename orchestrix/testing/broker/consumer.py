@@ -56,6 +56,10 @@ class MemoryConsumer:
         """Whether no more deliveries will come."""
         return self._closed
 
+    @property
+    def unread(self) -> Sequence[str]:
+        return self._queues if self._channel is None else ()
+
     async def receive(self, limit: int, linger: float = 0.0) -> list[Delivery]:
         while not self._inbox:
             if self._closed:

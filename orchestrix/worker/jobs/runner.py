@@ -108,6 +108,11 @@ class JobRunner:
         return [one.job_id for one in self._job_slots.dispatches] if self._job_slots is not None else []
 
     @property
+    def unread(self) -> Sequence[str]:
+        """The queues of jobs that it does not read; all before it has begun."""
+        return self._parts.unread if self._parts is not None else [dispatch_queue(one) for one in self.queues]
+
+    @property
     def abandoned(self) -> int:
         """How many jobs had not ended when the time to stop was over."""
         return self._job_slots.abandoned if self._job_slots is not None else 0
@@ -185,6 +190,11 @@ class _Parts:
             Loop("job slots", self.job_slots.round),
             Loop("job consumer", self._consumer.round),
         )
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """The queues of jobs that it does not read."""
+        return self._consumers[0].unread
 
     async def start(self) -> None:
         await self._heartbeat.start()

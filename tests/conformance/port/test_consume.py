@@ -48,6 +48,22 @@ async def test_a_delivery_says_where_it_came_from(broker: AmqpBroker) -> None:
     assert (one.redelivered, one.delivery_count, one.correlation_id, one.type) == (False, 0, None, None)
 
 
+async def test_it_knows_what_it_does_not_read(broker: AmqpBroker) -> None:
+    consumer = await broker.consume(["jobs", "absent"], 10)
+    await eventually(lambda: list(consumer.unread) == ["absent"], deadline=10)
+    await consumer.pause()
+    await eventually(lambda: not consumer.unread, deadline=10)
+    await consumer.resume()
+    consumer.allow("absent", 0)  # it wants nothing of that one
+    await eventually(lambda: not consumer.unread, deadline=10)
+    consumer.allow("absent", 10)
+    await eventually(lambda: list(consumer.unread) == ["absent"], deadline=10)
+    await broker.declare(Topology(queues=(Queue("absent", WORK.queues[0].arguments),)))
+    await eventually(lambda: not consumer.unread, deadline=20)
+    await broker.stop()
+    assert list(consumer.unread) == ["jobs", "absent"]
+
+
 async def test_the_first_message_comes_alone_and_the_prefetch_grows_with_what_is_finished(broker: AmqpBroker) -> None:
     await fill(broker, 400)
     consumer = await broker.consume(["jobs"], 40)

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 import orchestrix
 from app import main
 from orchestrix import create_app, server
+from orchestrix.api.guards.entrance import Entrance
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.config.settings import ApiSettings, Settings
 from orchestrix.errors import ConfigError, SchemaMismatch
@@ -205,7 +206,7 @@ async def test_a_name_counts_as_here_only_where_it_is(listens: Any, inside: bool
     async def send(_: object) -> None:
         return
 
-    entrance = server._Entrance(only_here=True)
+    entrance = Entrance(only_here=True)
     entrance.inner = inner
     await entrance({"type": "http", "server": listens, "method": "GET", "headers": []}, send, send)  # type: ignore[arg-type]
     assert bool(passed) is inside

@@ -16,6 +16,7 @@ from orchestrix.config.settings import HttpSettings, Settings
 from orchestrix.domain.registry.addresses import ExecutorAddress
 from orchestrix.domain.registry.executor_calls import CallAnswer
 from orchestrix.jobs.executors.port import CallResult, ExecutorRun
+from orchestrix.lifecycle import Health
 from orchestrix.persistence.engine import Database
 from orchestrix.registry.executor_client import (
     Busy,
@@ -191,7 +192,7 @@ async def test_a_server_notes_where_it_listens_before_the_node_works(monkeypatch
     registry = SimpleNamespace(listeners=SimpleNamespace(bound=noted.extend))
     monkeypatch.setattr(server, "_server", lambda *_: SimpleNamespace(serve=serve))
     monkeypatch.setattr(server, "export_traces", lambda *_: None)
-    node: Any = SimpleNamespace(context=context, registry=registry, start=start)
+    node: Any = SimpleNamespace(context=context, registry=registry, start=start, health=Health())
     with pytest.raises(NodeStarts):
         await server._run(node, None, [0], None, cast(Any, None), cast(Any, None))
     [found] = noted

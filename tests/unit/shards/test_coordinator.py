@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,10 @@ from orchestrix.broker.topology import SHARD_COORDINATOR
 from orchestrix.domain.shards import messages
 from orchestrix.domain.shards.state import MemberHeartbeat, MemberLeave, MemberRegistration
 from orchestrix.errors import Contention
-from orchestrix.persistence.shards import services, workers
-from orchestrix.shards import changes
+from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.shards import service_store, services, workers
+from orchestrix.persistence.shards.service_store import StoredService
+from orchestrix.shards import changes, coordinator
 from orchestrix.shards.changes import TOO_MANY_SERVICES
 from orchestrix.shards.rabbitmq import MemberRequest
 from tests.servers import templates
@@ -132,11 +136,77 @@ async def test_a_generation_whose_leader_died_is_begun_again_by_another_node(sce
     one = await scene.node("n-1")
     await scene.join("w-1")
     await eventually(lambda: leads(scene, "n-1"), deadline=5.0, every=0.05)
+    scene.clients["n-1"].disconnect()
     await one.stop()
     await scene.node("n-2")
     await settled(scene)
     found = [(one.number, one.state, one.cause, one.leader_id) for one in reversed(await scene.history())]
     assert found == [(1, "superseded", "joined", "n-1"), (2, "active", "abandoned", "n-2")]
+
+
+async def test_a_node_that_stops_leaves_the_generation_that_it_leads_to_another(scene: Scene) -> None:
+    one = await scene.node("n-1")
+    await scene.node("n-2")
+    await scene.join("w-1")
+    await eventually(lambda: leads_pending(scene), deadline=5.0, every=0.05)
+    leader = "n-1" if await leads(scene, "n-1") else "n-2"
+    (other,) = {"n-1", "n-2"} - {leader}
+    assert one is scene.nodes["n-1"]
+    await scene.nodes[leader].stop()
+    await settled(scene, deadline=6.0)
+    found = [(one.number, one.state, one.leader_id) for one in await scene.history()]
+    assert found == [(1, "active", other)]
+
+
+async def leads_pending(scene: Scene) -> bool:
+    return await leads(scene, "n-1") or await leads(scene, "n-2")
+
+
+async def test_services_in_which_nothing_happens_are_not_read_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.node("n-1")
+    for number in range(3):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    await asyncio.sleep(30)
+    read, silent = service_store.read_all, workers.silent_services
+    reads, looks = list[str](), list[int]()
+
+    async def counted(connection: Connection, names: Collection[str]) -> dict[str, StoredService]:
+        reads.extend(names)
+        return await read(connection, names)
+
+    async def looked(*arguments: Any) -> set[str]:
+        looks.append(1)
+        return await silent(*arguments)
+
+    monkeypatch.setattr(service_store, "read_all", counted)
+    monkeypatch.setattr(workers, "silent_services", looked)
+    await asyncio.sleep(60)
+    assert reads == []
+    assert 11 <= len(looks) <= 13, "one statement for each check, whatever there is to look at"
+
+
+async def test_services_without_members_are_pruned_in_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "PRUNE_S", 20.0)
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    await member.leave()
+    await asyncio.sleep(60)
+    assert (await scene.stored()).state.members == {}
+    monkeypatch.setattr(coordinator, "HISTORY_KEPT", timedelta(0))
+    await eventually(lambda: is_gone(scene), deadline=30.0, every=1.0)
+    again = await scene.join("w-2")
+    await settled(scene)
+    assert again.generation > member.generation
+    assert await active(scene) == again.generation
+
+
+async def is_gone(scene: Scene) -> bool:
+    async with scene.database.read() as connection:
+        return not await services.versions(connection)
 
 
 async def leads(scene: Scene, node: str) -> bool:

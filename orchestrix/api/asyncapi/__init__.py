@@ -1,0 +1,1 @@
+"""AsyncAPI: the catalogue of all messages, and the document that describes them."""
