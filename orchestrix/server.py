@@ -106,7 +106,7 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
             gzip=node.context.settings.http.gzip,
             links=LinkTemplates(node.context.settings.ui.trace_url, node.context.settings.ui.logs_url),
             trace_reader=LocalTraces(local_traces) if local_traces is not None and tracing.enabled() else None,
-            trace_endpoint=next(filter(None, map(os.environ.get, exporters.ENDPOINTS)), None),
+            trace_endpoint=exporters.trace_endpoint(),
             tokens={name: secret.get_secret_value() for name, secret in node.context.settings.api.tokens.items()},
         )
     )

@@ -26,8 +26,8 @@ from orchestrix.version import DISTRIBUTION
 
 LINK_HEARTBEATS_PER_TIMEOUT: Final = 15
 """Heartbeats of the connection in the heartbeat time-out of members. After two to three of them, a fifth of the
-time-out, the broker gives to others what a frozen node has in hand. A member's lease is two thirds: it outlasts that,
-half of itself until the next heartbeat, and the second for which routine heartbeats are gathered."""
+time-out, the broker gives the unacknowledged messages of a stopped node to others. A member's lease is two thirds: it
+outlasts that, half of itself until the next heartbeat, and the second for which routine heartbeats are gathered."""
 
 
 def link_heartbeat_s(node: NodeContext) -> int:

@@ -47,7 +47,7 @@ PRUNE_S: Final = 600.0
 GIVE_BACK_S: Final = 5.0
 """Seconds without the database after which members are left to other nodes."""
 STOP_TIMEOUT_S: Final = 5.0
-"""Seconds to give up the lead of pending generations."""
+"""Seconds in which it gives up the leader locks of pending generations."""
 NOT_TAKING: Final = "members of shard services are left to other nodes: the database does not answer"
 HISTORY_KEPT: Final = timedelta(days=7)
 """How long generations are kept that were superseded, and services without members."""

@@ -21,7 +21,7 @@ log = logging.getLogger("orchestrix.shards")
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """A longer message of a member is not read."""
 BATCH_LIMIT: Final = 20
-"""Messages that this node has in hand at most: what it holds no other node can answer, should this one be frozen."""
+"""Unacknowledged messages of this node at most: no other node can answer these, should this process be stopped."""
 ANSWER_TIMEOUT_S: Final = 10.0
 """Seconds that the broker has to confirm answers: a later one would be overtaken by that to the next heartbeat."""
 ANSWER_TYPE: Final = "assignment"

@@ -75,6 +75,12 @@ def setup(service: str, instance: str, split_after_s: float, store: Path | None 
         adopt_globally(factory)
 
 
+def trace_endpoint() -> str | None:
+    """The receiver of traces that the environment names, if it names one."""
+    variable = _first_set(TRACES, "ENDPOINT")
+    return os.environ[variable] if variable else None
+
+
 def setup_metrics(service: str, instance: str) -> None:
     """From now on metrics are sent to the receiver of the environment, if there is one; as `setup` otherwise."""
     if _is_true("OTEL_SDK_DISABLED") or not _receiver_wanted(METRICS):

@@ -59,7 +59,8 @@ class ServiceDraft:
         for (worker, instance), problem in self._answers.items():
             member = member_of(state, worker, instance)
             if member is not None:
-                yield replace(assignment(state, member), problem=problem)
+                timeout_s = self.rules.heartbeat_timeout_s
+                yield replace(assignment(state, member), problem=problem, timeout_s=timeout_s)
 
     def answer(self, member: ServiceMember, problem: str | None = None) -> None:
         """The member is sent what it has, as it is at the end."""

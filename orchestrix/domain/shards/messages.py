@@ -112,7 +112,8 @@ class _Leave(_FromMember):
 
 class _AssignmentData(_Wire):
     """The data of `assignment`: S1's shards, and for a member with an instance which generation they are of, the
-    number of its newest message that is stored, and an epoch for each entry of `assignedShards`.
+    number of its newest message that is stored, and an epoch for each entry of `assignedShards`; now and then also
+    after how much silence it is inactive.
     """
 
     assignedShards: list[ShardEntry]
@@ -120,6 +121,7 @@ class _AssignmentData(_Wire):
     instance: Instance | None = None
     seq: Number | None = None
     epochs: list[Number] | None = None
+    heartbeatTimeoutMs: Number | None = None
     error: str | None = None
 
     @model_validator(mode="after")
@@ -256,6 +258,7 @@ def assignment(sent: Assignment) -> bytes:
         numbers = list(shards_of(sent.grants).numbers())
         return _message(ASSIGNMENT, {"assignedShards": numbers, "error": sent.problem})
     fields = {"generation": sent.generation, "instance": sent.instance, "seq": sent.seq, "error": sent.problem}
+    fields |= {"heartbeatTimeoutMs": None if sent.timeout_s is None else round(sent.timeout_s * 1000)}
     return _shortest(ASSIGNMENT, fields, sent.grants)
 
 
@@ -272,7 +275,14 @@ def read_assignment(body: bytes, worker_id: str) -> Assignment:
     if any(one.last >= other.first for one, other in pairwise(grants)):
         raise UnreadableMessage("data.assignedShards: has a shard twice")
     return Assignment(
-        worker_id, data.instance, None, data.generation or 0, data.seq or 0, tuple(grants), problem=data.error
+        worker_id,
+        data.instance,
+        None,
+        data.generation or 0,
+        data.seq or 0,
+        tuple(grants),
+        problem=data.error,
+        timeout_s=data.heartbeatTimeoutMs / 1000 if data.heartbeatTimeoutMs else None,
     )
 
 

@@ -66,14 +66,14 @@ async def prune(tx: Transaction, before: datetime, limit: int = 100) -> int:
     rows = (await tx.execute(empty.order_by(table.name).limit(limit).with_for_update(skip_locked=True))).all()
     if not rows:
         return 0
-    await _raise_floor(tx, max(max(row.counter, row.number) for row in rows), before)
+    await _raise_lowest_number(tx, max(max(row.counter, row.number) for row in rows), before)
     names = [row.name for row in rows]
     for column in (shard_workers.c.service, generations.c.service, table.name):
         await tx.execute(delete(column.table).where(tx.dialect.among(column, names)))
     return len(rows)
 
 
-async def _raise_floor(tx: Transaction, number: int, now: datetime) -> None:
+async def _raise_lowest_number(tx: Transaction, number: int, now: datetime) -> None:
     await _insert(tx, PRUNED, 0, now)
     table = shard_services.c
     where = table.name == PRUNED, table.counter < number
