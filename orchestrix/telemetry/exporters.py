@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("orchestrix.telemetry")
 
 TRACES, METRICS = "traces", "metrics"
-ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""Where the environment names the receiver of traces; the first that is set counts."""
 PROTOCOL: Final = "http/protobuf"
 EXTRA: Final = "orchestrix-sagas[otel]"
 NOT_INSTALLED: Final = f"are not exported: install {EXTRA}"
