@@ -88,5 +88,7 @@ class PlainMember:
     def _read(self) -> None:
         while (got := self._channel.basic_get(self._queue, auto_ack=True))[0] is not None:
             _, properties, body = got
+            assert properties is not None
+            assert body is not None
             self.answers.append(json.loads(body))
             self.asked.append(properties.correlation_id)
