@@ -61,7 +61,7 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     $(PYTHON) -m venv --clear .venv
 fi
 say 'installing the packages into .venv ...'
-$(PIP) '.[postgresql,mysql,otel]'
+$(PIP) '.[postgresql,mysql,otel,zmq]'
 endef
 export MAKE_ENVIRONMENT
 

@@ -208,7 +208,7 @@ def build_node(
     engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))
     executors = assemble_executor_calls(node, registry, lambda: ids.current)
     cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers, executors))
-    shards = assemble_shards(node, links.connect if links is not None else None)
+    shards = assemble_shards(node, links.connect if links is not None else None, lambda: ids.current)
     watch = database_watch or DatabaseWatch(database, name)
     _report(health, node, watch, dead_letters, engine, cluster, shards)
     return Node(

@@ -27,6 +27,7 @@ from orchestrix.api.traces.links import LinkTemplates
 from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.listening_socket import listening, nearby
+from orchestrix.bootstrap.shards import shard_rules
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import DEV_SERVICE, export_traces, node_service, stop_traces
 from orchestrix.config import file
@@ -100,6 +101,7 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
             guard=_guard(node.context.settings),
             streams=Streams(node.context.settings.http.max_streams),
             resources=node.resources,
+            shard_rules=shard_rules(node.context.settings.shards),
             gzip=node.context.settings.http.gzip,
             links=LinkTemplates(node.context.settings.ui.trace_url, node.context.settings.ui.logs_url),
             trace_reader=LocalTraces(local_traces) if local_traces is not None and tracing.enabled() else None,

@@ -28,6 +28,7 @@ TOGETHER: Final = {
         "tests/integration/cli/test_hard_times.py",
         "tests/integration/cli/test_process.py::test_dev_",
         "tests/integration/cli/test_workers_seen.py",
+        "tests/integration/documents/test_shard_members.py",
         "tests/integration/jobs/test_retry_in_dev.py",
     ),
     # Three upgraded databases are theirs.

@@ -9,7 +9,7 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing
-from orchestrix.broker.topology import REPORTS_KIND, node_queue
+from orchestrix.broker.topology import REPORTS_KIND, SHARD_ANSWERS_KIND, node_queue
 from orchestrix.lifecycle import Loop
 from orchestrix.saga.messages import UnreadableMessage, dump, load
 
@@ -24,7 +24,7 @@ class NodePresence:
     """Consumes the queue that only this node has: a message in it asks the node to check something.
 
     `on_notification` is called with the kind of each notification, `on_reports` with the ids of jobs that executors
-    have reported; neither must block.
+    have reported, `on_answers` with answers for shard clients; none must block.
     """
 
     def __init__(
@@ -33,9 +33,11 @@ class NodePresence:
         node_id: str,
         on_notification: Callable[[str], None],
         on_reports: Callable[[Collection[str]], None] = lambda job_ids: None,
+        on_answers: Callable[[Sequence[object]], None] = lambda answers: None,
     ) -> None:
         self._broker, self._node_id = broker, node_id
         self._on_notification, self._on_reports = on_notification, on_reports
+        self._on_answers = on_answers
         self._consumer: Consumer | None = None
         self._loop = Loop("presence", self._round)
 
@@ -56,10 +58,13 @@ class NodePresence:
         if not found:
             await asyncio.sleep(1.0)  # the link is closed: this part is about to end
         read = [_fields(one.body) for one in found]
-        for kind in {_kind(fields) for fields in read} - {PING_KIND, REPORTS_KIND, None}:
+        for kind in {_kind(fields) for fields in read} - {PING_KIND, REPORTS_KIND, SHARD_ANSWERS_KIND, None}:
             self._on_notification(str(kind))
         if reported := {job_id for fields in read if _kind(fields) == REPORTS_KIND for job_id in _job_ids(fields)}:
             self._on_reports(reported)
+        for fields in read:
+            if _kind(fields) == SHARD_ANSWERS_KIND and isinstance(answers := fields.get("answers"), list):
+                self._on_answers(answers)
         await self._consumer.acknowledge(found)
 
 

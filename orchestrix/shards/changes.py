@@ -80,4 +80,4 @@ def _activates(effects: Sequence[Effect]) -> bool:
 def _refused(event: Event) -> Assignment | None:
     if not isinstance(event, MemberRegistration | MemberHeartbeat):
         return None
-    return Assignment(event.worker_id, event.instance, event.reply_to, 0, event.seq, (), TOO_MANY_SERVICES)
+    return Assignment(event.worker_id, event.instance, event.reply_to, 0, event.seq, (), TOO_MANY_SERVICES, event.via)

@@ -15,7 +15,15 @@ from orchestrix.domain.shards import messages
 from orchestrix.domain.shards import service as rules_of
 from orchestrix.domain.shards.members import Process
 from orchestrix.domain.shards.messages import MemberMessage
-from orchestrix.domain.shards.state import Effect, Event, MemberHeartbeat, ServiceCheck, ShardRules
+from orchestrix.domain.shards.state import (
+    Effect,
+    Event,
+    MemberHeartbeat,
+    MemberLeave,
+    MemberRegistration,
+    ServiceCheck,
+    ShardRules,
+)
 from orchestrix.domain.stored_times import CLOCK_TOLERANCE
 from orchestrix.errors import RetryableError, SchemaMismatch, Unavailable
 from orchestrix.lifecycle import Loop
@@ -23,7 +31,7 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.shards import generations, services, workers
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.shards.changes import ServiceChanges
-from orchestrix.shards.effects import answers, log_changes
+from orchestrix.shards.effects import ChangeLog, answers
 from orchestrix.shards.heartbeats import QueuedHeartbeat, RoutineHeartbeats
 from orchestrix.shards.listening import Listening
 from orchestrix.shards.memory import ServiceMemory
@@ -78,7 +86,7 @@ class ShardCoordinator:
         self._rules, self._check_s = rules, check_s
         self._listening = Listening(broker)
         self._memory = ServiceMemory()
-        self._changes = ServiceChanges(database, rules)
+        self._changes, self._log = ServiceChanges(database, rules), ChangeLog()
         self._transport = make_transport(self)
         self._writing = asyncio.Lock()
         self._heartbeats = RoutineHeartbeats(
@@ -122,7 +130,7 @@ class ShardCoordinator:
         batches: dict[str, _Batch] = {}
         for place, request in enumerate(requests):
             try:
-                message = messages.read(request.body, request.reply_to)
+                message = messages.read(request.body, request.reply_to, request.via)
             except UnreadableMessage as error:
                 results[place] = Handled(unreadable=str(error))
             else:
@@ -145,11 +153,15 @@ class ShardCoordinator:
 
     async def _store(self, service: str, batch: _Batch, results: list[Handled]) -> None:
         async with self._writing:
-            for process in batch.asked:
-                self._heartbeats.drop((service, process))
+            for one in batch.events:
+                self._forget_queued(service, one)
             effects = await self._apply(service, batch.events)
         sent = answers(effects, batch.asked)
         results[batch.last] = Handled([*results[batch.last].answers, *sent])
+
+    def _forget_queued(self, service: str, event: Event) -> None:
+        if isinstance(event, MemberRegistration | MemberHeartbeat | MemberLeave):
+            self._heartbeats.drop((service, (event.worker_id, event.instance)), event.reply_to)
 
     async def _store_queued(self, queued: Sequence[QueuedHeartbeat]) -> Sequence[MemberAnswer]:
         """Stores heartbeats of which something has changed since they arrived; the lock is taken."""
@@ -167,7 +179,7 @@ class ShardCoordinator:
         except RetryableError:
             self._listening.interrupt()
             raise
-        log_changes(service, effects)
+        self._log.write(service, effects)
         return effects
 
     # What the node does by itself.

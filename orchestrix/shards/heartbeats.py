@@ -108,9 +108,14 @@ class RoutineHeartbeats:
         self._queued[queued.key] = queued
         self._arrived.set()
 
-    def drop(self, key: MemberKey) -> None:
-        """A later message of that process, which is no routine, says all that this one says."""
-        self._queued.pop(key, None)
+    def drop(self, key: MemberKey, reply_to: str | None) -> None:
+        """A later message of that process, which is no routine, says all that this one says.
+
+        One from another address is of another plain client, and does not count as the member's.
+        """
+        known = self._queued.get(key)
+        if known is not None and reply_to in (known.heartbeat.reply_to, None):
+            del self._queued[key]
 
     async def _round(self) -> None:
         if not self._queued:

@@ -29,20 +29,25 @@ ANSWER_TYPE: Final = "assignment"
 
 @dataclass(frozen=True, slots=True)
 class MemberRequest:
-    """What a member has sent. `reply_to` is the queue of a member, or None if it expects no answer or may have none."""
+    """What a member has sent. `reply_to` is the queue of a member, or None if it expects no answer or may have none.
+
+    `via` is the node that alone can reach the member, or None where any can.
+    """
 
     body: bytes
     reply_to: str | None
     correlation_id: str | None
+    via: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemberAnswer:
-    """A body for the queue of a member, which need not be the one that asked."""
+    """A body for the queue of a member, which need not be the one that asked; `via` as in `MemberRequest`."""
 
     reply_to: str
     body: bytes
     correlation_id: str | None = None
+    via: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

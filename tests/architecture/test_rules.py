@@ -56,6 +56,7 @@ KEEP_TIME = {
     "tests/integration/jobs/test_sharing.py",
     "tests/integration/orchestration/test_instant.py",
     "tests/integration/orchestration/test_slow_place.py",
+    "tests/integration/shards/sockets.py",
     "tests/simulation/test_stories.py",
     "tests/unit/shards/scene.py",
     "tests/unit/shards/sdk.py",
@@ -64,6 +65,7 @@ KEEP_TIME = {
     "tests/unit/shards/test_member.py",
     "tests/unit/tooling/test_virtual_time.py",
     "tests/unit/workers/test_deaths.py",
+    "tests/unit/workers/test_guarded.py",
     "tests/unit/workers/town.py",
 }
 

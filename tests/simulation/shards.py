@@ -79,9 +79,11 @@ MODES = {
     "rush": Weather(late=0.5, latest=9.0),
     "late": Weather(late=0.6, latest=7.0, lost=0.0),
     "memory": Weather(late=0.6, latest=7.0, lost=0.1),
+    "twins": Weather(late=0.8, latest=1.0, lost=0.0, twice=0.0),
 }
 """The modes, each with its usual weather: all faults; milder ones, with clients of S1 among the members; changes in a
-rush; the same with heartbeats that are overtaken; nodes that answer from old memories to members that were asleep."""
+rush; the same with heartbeats that are overtaken; nodes that answer from old memories to members that were asleep;
+clients of S1 with the same id."""
 
 PAUSES = {"plain": (0.3, 1.0, 3.0), "rush": (0.3, 2.0, 4.0), "late": (0.3, 2.0, 4.0), "memory": (12.0, 24.0)}
 
@@ -115,7 +117,7 @@ class Realm:
 
     @property
     def plain(self) -> bool:
-        return self.mode == "plain"
+        return self.mode in ("plain", "twins")
 
     # Time.
 
@@ -284,6 +286,9 @@ class Realm:
             self.complain(f"wave: {effect.worker_id} is inactive for a node that listens for less than the time-out")
         if (self.clock() - seen).total_seconds() < self.rules.heartbeat_timeout_s:
             self.complain(f"wave: {effect.worker_id} is inactive, but was not silent")
+        clients = [one for one in self.members if isinstance(one, PlainMember) and one.worker_id == effect.worker_id]
+        if any(one.alive and self.now - one.born >= self.rules.heartbeat_timeout_s for one in clients):
+            self.complain(f"wave: {effect.worker_id} is inactive, but a client of that id sends heartbeats")
 
     def _judge(self, node: Node, before: ShardService, after: ShardService) -> None:
         self._judge_generations(node, before, after)
@@ -344,7 +349,8 @@ class Realm:
                 if latest is not None and one.holder != latest.holder:
                     if latest.end > one.start + 1e-6:
                         self.complain(f"two owners of {shard}: {latest} and {one}")
-                    if latest.epoch >= one.epoch:
+                    is_next_client = one.follows_id and latest.holder[0] == one.holder[0]
+                    if latest.epoch >= one.epoch and not is_next_client:
                         self.complain(f"epoch of {shard}: {latest} and then {one}")
                 if latest is None or one.end >= latest.end:
                     latest = one
@@ -412,6 +418,8 @@ class Nemesis:
             return members
         if mode == "memory":
             return [self.join, self.doze, self.doze]
+        if mode == "twins":
+            return [self.join, self.twin, self.twin, self.kill, self.reconnect]
         members += [self.kill, self.kill]
         if mode == "plain":
             return members
@@ -425,7 +433,7 @@ class Nemesis:
         count = self._count()
         if realm.plain and self.dice.random() < 0.5:
             if not any(member.worker_id == worker_id and member.alive for member in realm.members):
-                realm.members.append(PlainMember(realm, worker_id, count))
+                realm.members.append(PlainMember(realm, worker_id, count, f"at-{realm.instances:03}"))
                 realm.members[-1].start()
             return
         grace = self.dice.choice((0.0, 0.0, 8.0, 25.0))
@@ -481,6 +489,30 @@ class Nemesis:
             self.start(member.worker_id)
             second = self.realm.members[-1]
             self.realm.later(self.dice.uniform(1.0, 40.0), self.dice.choice((second, member)).kill)
+
+    def _plain(self) -> PlainMember | None:
+        alive = [member for member in self.realm.members if member.alive and isinstance(member, PlainMember)]
+        return self.dice.choice(alive) if alive else None
+
+    def twin(self) -> None:
+        """A second client of S1 has the same id, for a while; it sends heartbeats, and never registers."""
+        realm = self.realm
+        if (member := self._plain()) is not None:
+            realm.instances += 1
+            second = PlainMember(realm, member.worker_id, member.shard_count, f"at-{realm.instances:03}", twin=True)
+            realm.members.append(second)
+            second.start()
+            realm.later(self.dice.uniform(1.0, 40.0), self.dice.choice((second, member)).kill)
+
+    def reconnect(self) -> None:
+        """A client of S1 has a new connection, and knows nothing of it. Where that happens again before it is answered,
+        it is not told either that another client has its place.
+        """
+        member = self._plain()
+        if member is not None and self.realm.now - member.connected_at >= self.realm.rules.heartbeat_timeout_s:
+            self.realm.instances += 1
+            member.connected_at = self.realm.now
+            member.address = f"at-{self.realm.instances:03}"
 
     def sleep(self) -> None:
         """One stands still."""

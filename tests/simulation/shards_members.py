@@ -26,7 +26,9 @@ BEAT_S, PLAIN_BEAT_S = 5.0, 5.0
 
 @dataclass
 class Interval:
-    """For how long one process ran one shard."""
+    """For how long one process ran one shard. `follows_id`: one that takes the place of another of the same worker has
+    what that one had, under the same epochs.
+    """
 
     shard: int
     holder: tuple[str, str | None]
@@ -34,6 +36,7 @@ class Interval:
     start: float
     end: float = float("inf")
     why: str = ""
+    follows_id: bool = False
 
 
 class World(Protocol):
@@ -205,21 +208,34 @@ class SdkMember:
 
 @dataclass
 class PlainMember:
-    """A client of S1 that does what it is assigned, at once, whatever came before."""
+    """A client of S1 that does what it is assigned, at once, whatever came before.
+
+    Its `address` is that of its connection. A `twin` has the worker id of another one and never registers, as a client
+    that the coordinators have forgotten.
+    """
 
     world: World
     worker_id: str
     shard_count: int
+    address: str
+    twin: bool = False
     instance: None = None
+    process: str = ""
+    born: float = 0.0
+    connected_at: float = 0.0
     alive: bool = True
     answered: bool = False
     running: dict[int, Interval] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.process = self.address  # the first one: it keeps it when it connects again
+        self.born = self.connected_at = self.world.now
 
     def start(self) -> None:
         """It registers until it is answered; then it sends heartbeats."""
         if not self.alive:
             return
-        if self.answered:
+        if self.answered or self.twin:
             shards = ShardRanges.of_numbers(self.running)
             self.world.send(
                 MemberHeartbeat(
@@ -227,20 +243,20 @@ class PlainMember:
                     instance=None,
                     shard_count=self.shard_count,
                     shards=shards,
-                    reply_to=self.worker_id,
+                    reply_to=self.address,
                 )
             )
         else:
             self.world.send(
                 MemberRegistration(
-                    worker_id=self.worker_id, instance=None, shard_count=self.shard_count, reply_to=self.worker_id
+                    worker_id=self.worker_id, instance=None, shard_count=self.shard_count, reply_to=self.address
                 )
             )
         self.world.later(PLAIN_BEAT_S, self.start)
 
     def receive(self, got: Assignment) -> None:
         """An assignment has come."""
-        if not self.alive or got.instance is not None:
+        if not self.alive or got.reply_to != self.address:
             return
         self.answered = True
         shards = {shard: one.epoch for one in got.grants for shard in range(one.first, one.last + 1)}
@@ -248,11 +264,13 @@ class PlainMember:
             self.running.pop(shard).end = self.world.now
         for shard, epoch in shards.items():
             if shard not in self.running:
-                self.running[shard] = Interval(shard, (self.worker_id, None), epoch, self.world.now)
+                holder = self.worker_id, self.process
+                self.running[shard] = Interval(shard, holder, epoch, self.world.now, follows_id=True)
                 self.world.intervals.append(self.running[shard])
 
     def kill(self) -> None:
         """The process is gone."""
-        self.alive = False
-        for one in self.running.values():
-            one.end = self.world.now
+        if self.alive:
+            self.alive = False
+            for one in self.running.values():
+                one.end = self.world.now

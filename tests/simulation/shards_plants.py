@@ -193,6 +193,21 @@ def silence_counts_before_a_node_has_listened(patch: pytest.MonkeyPatch) -> None
 # Two processes with one id.
 
 
+def a_heartbeat_from_elsewhere_takes_the_place_of_a_plain_client(patch: pytest.MonkeyPatch) -> None:
+    """Two clients of S1 with one id are both given what it has."""
+    patch.setattr(membership, "_is_from_elsewhere", lambda known, message: False)
+
+
+def a_plain_client_is_quiet_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """Another client of the same id takes the place of one between two of its heartbeats."""
+    patch.setattr(ShardRules, "plain_silence_s", property(lambda rules: 2.0))
+
+
+def a_heartbeat_from_elsewhere_is_never_taken(patch: pytest.MonkeyPatch) -> None:
+    """A client that has connected again is refused for ever."""
+    patch.setattr(membership, "_is_quiet", lambda draft, known: False)
+
+
 def a_new_process_takes_over_at_once(patch: pytest.MonkeyPatch) -> None:
     """A registration under the id of a member ends that one, which works on."""
     register = membership.register
@@ -356,6 +371,9 @@ PLANTS: Final[dict[Plant, Found]] = {
     answers_count_for_any_process: Found(("two owners",), "mixed"),
     a_member_leaves_before_it_stops: Found(("two owners",)),
     silence_counts_before_a_node_has_listened: Found(("wave",), "mixed"),
+    a_heartbeat_from_elsewhere_takes_the_place_of_a_plain_client: Found(("two owners",), "twins"),
+    a_plain_client_is_quiet_too_soon: Found(("two owners",), "twins"),
+    a_heartbeat_from_elsewhere_is_never_taken: Found(("wave",), "twins"),
     a_new_process_takes_over_at_once: Found(("two owners",), "mixed"),
     heartbeats_are_the_same_of_any_process: Found(("two owners", "end: run are"), "mixed"),
     late_messages_of_one_that_left_count: Found(("ghost",), "rush"),

@@ -24,6 +24,8 @@ EXPECTED = {
     **{f"a node's fault: {fault}": re.compile(rf"fault {fault}$") for fault in ("crash", "freeze", "blind", "outage")},
     "a storm": re.compile("fault storm$"),
     "a node divides by another rule than the others": re.compile("divides by (even|minimal)$"),
+    "a second client of S1 had the same id": re.compile("fault twin$"),
+    "a client of S1 connected again": re.compile("fault reconnect$"),
     "a member was silent": re.compile("kind=.*INACTIVE"),
     "a member left": re.compile("kind=.*MemberChangeKind.LEFT"),
     "a share waited for a restart": re.compile("kind=.*AWAY"),

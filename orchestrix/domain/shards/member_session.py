@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
 
@@ -73,6 +73,9 @@ class MemberSession:
     _applied: tuple[int, Grants] = (0, NO_GRANTS)
     _changed: bool = False
 
+    def __post_init__(self) -> None:
+        self._own_timeout_s = self.rules.heartbeat_timeout_s
+
     # What it sends.
 
     def register(self, now: float) -> MemberRegistration:
@@ -129,6 +132,7 @@ class MemberSession:
         if not self.follows(got):
             return False
         self.answered = True
+        self._adopt_timeout(got)
         lease_until = self.lease_of(got)
         if now >= lease_until:
             return False
@@ -136,6 +140,13 @@ class MemberSession:
         if (got.generation, got.grants) != self._applied and not self.leaving:
             self._apply(got)
         return True
+
+    def _adopt_timeout(self, got: Assignment) -> None:
+        """The shorter one of its own and the node's, or others would have its shards while it still works."""
+        if got.timeout_s is not None:
+            timeout_s = min(self._own_timeout_s, got.timeout_s)
+            if timeout_s != self.rules.heartbeat_timeout_s:
+                self.rules = replace(self.rules, heartbeat_timeout_s=timeout_s)
 
     def follows(self, got: Assignment) -> bool:
         """Whether the assignment is not older than the one that it follows."""

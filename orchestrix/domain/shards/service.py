@@ -112,8 +112,8 @@ def is_routine(service: ShardService, heartbeat: MemberHeartbeat) -> bool:
         return False
     if member.instance is not None and (heartbeat.seq <= member.seq or heartbeat.generation != service.active.number):
         return False
-    repeated = (heartbeat.reply_to, heartbeat.shard_count, heartbeat.weight, heartbeat.grace_s)
-    known = (member.reply_to, member.shard_count, member.weight, member.grace_s)
+    repeated = (heartbeat.reply_to, heartbeat.via, heartbeat.shard_count, heartbeat.weight, heartbeat.grace_s)
+    known = (member.reply_to, member.via, member.shard_count, member.weight, member.grace_s)
     if any(new is not None and new != old for new, old in zip(repeated, known, strict=True)):
         return False
     return member.generation == heartbeat.generation and not to_release(service, member)

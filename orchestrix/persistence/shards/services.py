@@ -92,6 +92,14 @@ async def get(connection: Connection, names: Collection[str]) -> list[ShardServi
     return [ShardServiceRow(*row) for row in await connection.execute(query.order_by(shard_services.c.name))]
 
 
+async def page(connection: Connection, after: str | None, limit: int) -> list[ShardServiceRow]:
+    """So many services by name, from the first one after `after` on; also those without members."""
+    query = _query() if after is None else _query().where(shard_services.c.name > after)
+    return [
+        ShardServiceRow(*row) for row in await connection.execute(query.order_by(shard_services.c.name).limit(limit))
+    ]
+
+
 async def versions(connection: Connection) -> dict[str, int]:
     """The version of each service: a node reads again those that differ from its memory."""
     table = shard_services.c

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, delete, or_, select
+from sqlalchemy import ColumnElement, Row, and_, delete, func, or_, select
 
+from orchestrix.domain.shards.diagnosis import UnreleasedShards, unreleased_by
 from orchestrix.domain.shards.grants import Grants
 from orchestrix.domain.shards.members import (
     AwayReason,
@@ -31,7 +32,7 @@ _GONE: Final = {LEFT: DepartureReason.LEFT, INACTIVE: DepartureReason.INACTIVE}
 
 _KEY: Final = ("service", "worker_id", "instance")
 _CHANGED: Final = (
-    *("state", "shard_count", "weight", "grace_s", "seq", "generation", "version", "answered", "reply_to"),
+    *("state", "shard_count", "weight", "grace_s", "seq", "generation", "version", "answered", "reply_to", "via"),
     *("joined_at", "last_seen", "away_reason", "away_at", "revoking", "absent"),
 )
 _UPSERT: Final = BulkInsert(shard_workers, (*_KEY, *_CHANGED), key=_KEY)
@@ -113,6 +114,50 @@ async def silent_services(connection: Connection, before: datetime, after: datet
     return set((await connection.execute(query)).scalars())
 
 
+async def counts(connection: Connection, services: Collection[str]) -> dict[str, dict[str, int]]:
+    """How many processes of these services are in each state, by service and state."""
+    table = shard_workers.c
+    query = select(table.service, table.state, func.count()).where(_of(connection, services))
+    found: dict[str, dict[str, int]] = {}
+    for service, state, count in await connection.execute(query.group_by(table.service, table.state)):
+        found.setdefault(service, {})[state] = int(count)
+    return found
+
+
+async def absences(connection: Connection, services: Collection[str]) -> dict[str, dict[str, datetime]]:
+    """Since when workers of these services are away or gone, by service and worker id."""
+    table = shard_workers.c
+    is_absent = table.state.in_((AWAY, *_GONE))
+    query = select(table.service, table.worker_id, table.away_at).where(_of(connection, services), is_absent)
+    found: dict[str, dict[str, datetime]] = {}
+    for service, worker, at in await connection.execute(query.where(table.away_at.is_not(None))):
+        times = found.setdefault(service, {})
+        times[worker] = max(at, times.get(worker, at))
+    return found
+
+
+async def last_sign_of_life(connection: Connection) -> datetime | None:
+    """When any member was last seen that is not away; None where there is no such member."""
+    query = select(func.max(shard_workers.c.last_seen)).where(shard_workers.c.state == ACTIVE)
+    found: datetime | None = (await connection.execute(query)).scalar_one()
+    return found
+
+
+async def unreleased(
+    connection: Connection, services: Collection[str] | None, now: datetime
+) -> dict[str, list[UnreleasedShards]]:
+    """What members of these services, or of all, have still to let go of, by service."""
+    table = shard_workers.c
+    columns = table.service, table.worker_id, table.instance, table.revoking
+    query = select(*columns).where(table.revoking.is_not(None)).order_by(table.service, table.worker_id)
+    if services is not None:
+        query = query.where(_of(connection, services))
+    found: dict[str, list[UnreleasedShards]] = {}
+    for service, worker, instance, revoking in await connection.execute(query):
+        found.setdefault(service, []).extend(unreleased_by(worker, not instance, _revocations(revoking), now))
+    return found
+
+
 async def save(tx: Transaction, before: ShardService, after: ShardService) -> None:
     """Stores what has changed of the processes of a service that this transaction has locked."""
     former, now = dict(_rows(before)), dict(_rows(after))
@@ -144,7 +189,8 @@ def _row(service: str, member: ServiceMember, state: str) -> tuple[Any, ...]:
     revoking = [{"since": one.since.isoformat(), "shards": to_json(one.shards)} for one in member.revoking]
     return (
         *(service, member.worker_id, member.instance or "", state, member.shard_count, member.weight),
-        *(member.grace_s, member.seq, member.generation, member.version, int(member.answered), member.reply_to),
+        *(member.grace_s, member.seq, member.generation, member.version, int(member.answered)),
+        *(member.reply_to, member.via),
         *(member.joined_at, member.last_seen, member.away and member.away.value, member.away_at),
         *(revoking or None, to_json(member.absent) or None),
     )
@@ -153,13 +199,18 @@ def _row(service: str, member: ServiceMember, state: str) -> tuple[Any, ...]:
 def _row_of_gone(service: str, gone: Departure) -> tuple[Any, ...]:
     state = LEFT if gone.reason is DepartureReason.LEFT else INACTIVE
     who = service, gone.worker_id, gone.instance or "", state
-    return (*who, 0, 0, 0.0, 0, 0, 0, 0, None, gone.at, gone.at, None, gone.at, None, None)
+    return (*who, 0, 0, 0.0, 0, 0, 0, 0, None, None, gone.at, gone.at, None, gone.at, None, None)
+
+
+def _of(connection: Connection, services: Collection[str]) -> ColumnElement[bool]:
+    return connection.dialect.among(shard_workers.c.service, sorted(services))
+
+
+def _revocations(stored: Any) -> tuple[Revocation, ...]:
+    return tuple(Revocation(from_json(one["shards"]), datetime.fromisoformat(one["since"])) for one in stored or ())
 
 
 def _member(row: Row[Any], grants: Grants) -> ServiceMember:
-    revoking = (
-        Revocation(from_json(one["shards"]), datetime.fromisoformat(one["since"])) for one in row.revoking or ()
-    )
     return ServiceMember(
         worker_id=row.worker_id,
         instance=row.instance or None,
@@ -167,6 +218,7 @@ def _member(row: Row[Any], grants: Grants) -> ServiceMember:
         last_seen=row.last_seen,
         shard_count=row.shard_count,
         reply_to=row.reply_to,
+        via=row.via,
         seq=row.seq,
         weight=row.weight,
         grace_s=row.grace_s,
@@ -175,7 +227,7 @@ def _member(row: Row[Any], grants: Grants) -> ServiceMember:
         answered=bool(row.answered),
         away=AwayReason(row.away_reason) if row.away_reason else None,
         away_at=row.away_at,
-        revoking=tuple(revoking),
+        revoking=_revocations(row.revoking),
         absent=from_json(row.absent),
         grants=grants,
     )

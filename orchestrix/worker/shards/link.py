@@ -14,6 +14,7 @@ from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.shards.log import log_shorter_timeout
 from orchestrix.worker.shards.rabbitmq import MemberTransport
 
 MOST_QUICK_RETRIES: Final = 3
@@ -32,9 +33,6 @@ class MemberLink:
     ) -> None:
         self._name, self._service, self._session = name, service, session
         self._transport, self._changed = transport, changed
-        timeout_s = session.rules.heartbeat_timeout_s
-        self._heartbeat_s, self._retry_s = timeout_s / 3, timeout_s / 10
-        self._send_timeout_s = min(SEND_TIMEOUT_S, timeout_s / 3)
         self._wake = WakeSignal()
         self._answered_seq, self._quick_retries = 0, 0
         self._loops = (Loop(f"{name} heartbeats", self._round), Loop(f"{name} answers", self._read))
@@ -44,6 +42,18 @@ class MemberLink:
         """Why the broker will never take what this member sends."""
         self.sent_at = -1.0
         """When the newest message was sent, on the clock of leases."""
+
+    @property
+    def _heartbeat_s(self) -> float:
+        return self._session.rules.heartbeat_timeout_s / 3
+
+    @property
+    def _retry_s(self) -> float:
+        return self._session.rules.heartbeat_timeout_s / 10
+
+    @property
+    def _send_timeout_s(self) -> float:
+        return min(SEND_TIMEOUT_S, self._heartbeat_s)
 
     async def start(self) -> None:
         """Begins, in the background."""
@@ -117,7 +127,11 @@ class MemberLink:
             return
         if got.instance == self._session.instance or (got.instance is None and got.problem is not None):
             self._report(got.problem)
-        if self._session.receive(got, clock.boottime()):
+        before = self._session.rules.heartbeat_timeout_s
+        counts = self._session.receive(got, clock.boottime())
+        if (timeout_s := self._session.rules.heartbeat_timeout_s) < before:
+            log_shorter_timeout(self._name, timeout_s, before)
+        if counts:
             self._answered_seq = max(self._answered_seq, got.seq)
             if self._answered_seq == self._session.seq:
                 self._quick_retries = 0

@@ -36,6 +36,18 @@ def log_expired(name: str, session: MemberSession) -> None:
     )
 
 
+def log_shorter_timeout(name: str, timeout_s: float, own_s: float) -> None:
+    """The nodes miss it sooner than it was told."""
+    LOGGER.warning(
+        "%s: the nodes' heartbeat time-out is %g s and this member's %g s: it takes theirs; "
+        "set ORCHESTRIX_SHARDS__HEARTBEAT_TIMEOUT to the same value for both",
+        name,
+        timeout_s,
+        own_s,
+        extra={"event": log_events.SHARD_MEMBER_REFUSED},
+    )
+
+
 def log_abandoned(name: str, session: MemberSession, waited_s: float) -> None:
     """It leaves although something still runs."""
     runs = list(session.runs.values())

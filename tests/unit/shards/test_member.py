@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrix import clock
+from orchestrix.domain.shards.state import ShardRules
 from orchestrix.worker.shards.member import MemberState
 from tests.servers import templates
 from tests.support import eventually
@@ -53,9 +54,12 @@ async def test_members_work_for_their_shares(scene: SdkScene) -> None:
     assert all(one.epoch == members[0].shards.get(one.shard, one.epoch) for one in scene.spans)
 
 
-async def test_a_shard_moves_when_its_work_and_its_revocation_have_ended(scene: SdkScene) -> None:
+@pytest.mark.parametrize(("cleanup_s", "revoked_s"), [(2.0, 3.0), (0.3, 0.4), (0.0, 1.5)])
+async def test_a_shard_moves_when_its_work_and_its_revocation_have_ended(
+    scene: SdkScene, cleanup_s: float, revoked_s: float
+) -> None:
     await scene.node("n-1")
-    work = scene.work("w-1", cleanup_s=2.0, revoked_s=3.0)
+    work = scene.work("w-1", cleanup_s=cleanup_s, revoked_s=revoked_s)
     (one,) = await scene.enter("w-1", work=work)
     await settled(scene)
     await scene.enter("w-2")
@@ -63,7 +67,7 @@ async def test_a_shard_moves_when_its_work_and_its_revocation_have_ended(scene: 
     assert scene.owned() == {"w-1": [0, 1, 2, 3, 4], "w-2": [5, 6, 7, 8, 9]}
     ends = {one.shard: one.end for one in scene.spans if one.worker == "w-1"}
     starts = {one.shard: one.start for one in scene.spans if one.worker == "w-2"}
-    assert all(ends[shard] <= start <= ends[shard] + 2.0 for shard, start in starts.items())
+    assert all(ends[shard] <= start <= ends[shard] + 0.5 for shard, start in starts.items())
     assert sorted(work.called("revoked")) == [5, 6, 7, 8, 9]
     assert one.revoking == {}
 
@@ -231,7 +235,7 @@ async def test_a_second_process_of_an_id_waits_for_the_end_of_the_first(
     assert not await second.wait_joined(20)
     assert second.problem is not None
     assert "another process runs under this workerId" in second.problem
-    assert caplog.text.count("another process runs under this workerId") == 1
+    assert caplog.text.count("is refused: another process runs under this workerId") == 1
     await one.leave()
     assert await second.wait_joined(20)
     await settled(scene)
@@ -290,6 +294,22 @@ async def test_no_leave_is_sent_before_all_work_has_ended(scene: SdkScene) -> No
     await asyncio.gather(one[0].leave(), two[0].leave())
     assert one[0].service == SERVICE
     assert (await scene.stored()).state.members == {}
+
+
+async def test_a_member_with_a_longer_timeout_than_the_nodes_takes_theirs(
+    scene: SdkScene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it would work on when its shards are another's."""
+    node = await scene.node("n-1")
+    scene.rules = ShardRules(heartbeat_timeout_s=60.0)
+    (one,) = await scene.enter("w-1")
+    await settled(scene)
+    await asyncio.sleep(30)
+    await node.stop()
+    began = clock.boottime()
+    await eventually(lambda: not one.shards, deadline=60.0, every=0.05)
+    assert clock.boottime() - began <= 10.5
+    assert caplog.text.count("the nodes' heartbeat time-out is 15 s and this member's 60 s") == 1
 
 
 async def test_a_member_is_entered_once(scene: SdkScene) -> None:

@@ -153,6 +153,16 @@ def test_an_answer_to_what_was_sent_a_lease_ago_counts_for_nothing_even_in_a_new
     assert process.epochs == {}
 
 
+def test_the_shorter_timeout_of_a_node_counts(process: Process) -> None:
+    process.session.register(process.now)
+    answer = Assignment("w-1", "i-1", None, 1, 1, (one(0, 7),), timeout_s=9.0)
+    assert process.session.receive(answer, process.now)
+    assert (process.session.lease_until, process.session.stop_until) == (106.0, 109.0)
+    process.beats()
+    assert process.session.receive(Assignment("w-1", "i-1", None, 1, 2, (), timeout_s=60.0), process.now)
+    assert process.session.lease_until == 110.0, "its own"
+
+
 def test_an_unknown_number_gives_no_lease(process: Process) -> None:
     process.session.register(process.now)
     assert not process.hears(one(0, 7), seq=0)
