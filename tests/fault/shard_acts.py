@@ -79,13 +79,12 @@ async def members_die_and_stand_still(shards: ShardWorld) -> None:
 
 
 async def count_changes(shards: ShardWorld) -> None:
-    """Whoever joins last says how many there are."""
-    process = shards.fleet.processes[0]
-    for count in (10, 5000, COUNT):
-        await shards.fleet.join(process, SERVICE, count, f"count-{count}")
+    """Whoever says another count than before says how many there are."""
+    for worker, count in (("worker-00", 10), ("worker-19", 5000), ("worker-00", 10), ("worker-10", COUNT)):
+        await shards.fleet.count(worker, count)
         await shards.settle(f"{count} shards", count)
-    for count in (10, 5000, COUNT):
-        await shards.fleet.leave(f"count-{count}")
+    for worker in ("worker-00", "worker-19"):
+        await shards.fleet.count(worker, COUNT)
 
 
 async def messages_are_late(shards: ShardWorld) -> None:
