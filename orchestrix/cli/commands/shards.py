@@ -27,7 +27,6 @@ from orchestrix.domain.shards.preview import SharePreview
 from orchestrix.domain.shards.preview import preview as previewed
 from orchestrix.domain.shards.ranges import NO_SHARDS, ShardRanges, union
 from orchestrix.errors import ConflictError, Invalid, NotFound
-from orchestrix.quantities import counted
 
 MOST_NAMED: Final = 10
 """Members that an error names, and ranges that a table shows of each without `-o wide`."""
@@ -124,9 +123,12 @@ def _head(found: Document, options: DisplayOptions) -> Document:
 def _about(generation: Document | None, time: str, options: DisplayOptions) -> str | None:
     if generation is None:
         return None
-    moved = generation["moved"]
-    shards = f", {moved:,} {'shard' if moved == 1 else 'shards'} moved" if moved is not None else ""
+    shards = f", {_many(generation['moved'])} moved" if generation["moved"] is not None else ""
     return f"generation {generation['number']} since {_time(generation[time], options)} ({_cause(generation)}){shards}"
+
+
+def _many(count: int) -> str:
+    return f"{count:,} shard{'' if count == 1 else 's'}"
 
 
 def _time(value: Any, options: DisplayOptions) -> str:
@@ -152,10 +154,15 @@ def _member(one: Document, marks: Mapping[str, str], options: DisplayOptions) ->
     return {
         **one,
         "mark": None if waits or not one["count"] else marks[one["workerId"]],
-        "shards": _ranges(one["shards"], options) or None,
+        "shards": _ranges(_joined(one["shards"]), options) or None,
         "revoking": sum(each["count"] for each in one["revoking"]) or None,
         "away": f"{away['reason']}, until {_time(away['until'], options)}" if away else None,
     }
+
+
+def _joined(ranges: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    """The same shards with as few ranges as can be: neighbouring ones can have been granted under several epochs."""
+    return ShardRanges.of((first, last) for first, last in ranges).ranges
 
 
 def _ranges(ranges: Sequence[Sequence[int]], options: DisplayOptions) -> str:
@@ -210,7 +217,7 @@ def _change(arguments: argparse.Namespace, found: Document) -> _Change:
     if (worker := arguments.join) is not None:
         _check_joining(worker, service, weights)
         return _Change({**weights, worker: arguments.weight or 1}, found["shardCount"], f"if {worker} joined {service}")
-    return _Change(weights, arguments.shards, f"if {service} had {counted(arguments.shards, 'shard')}")
+    return _Change(weights, arguments.shards, f"if {service} had {_many(arguments.shards)}")
 
 
 def _check_joining(worker: str, service: str, weights: Mapping[str, int]) -> None:
@@ -247,14 +254,12 @@ def _note(arguments: argparse.Namespace, found: Document, rule: Allocation) -> N
 def _sentence(made: SharePreview, current: Mapping[str, ShardRanges], change: _Change) -> str:
     everything = ShardRanges.up_to(change.count)
     if not made.shares:
-        return (
-            f"{change.condition}, none of its {counted(change.count, 'shard')} would have a member: none takes shards"
-        )
+        return f"{change.condition}, none of its {_many(change.count)} would have a member: none takes shards"
     had = union(current.values())
     new, ended = (everything - had).size, (had - everything).size
     must = f"at least {made.fewest:,} must" if made.fewest else "none must"
     fewest = "no fewer could" if made.moved == made.fewest else f"{must}, for shares as even"
-    parts = [f"{change.condition}, {made.moved:,} of {counted(change.count, 'shard')} would move; {fewest}"]
+    parts = [f"{change.condition}, {made.moved:,} of {_many(change.count)} would move; {fewest}"]
     parts += [f"{new:,} that {'has' if new == 1 else 'have'} no member's share now would get one"] if new else []
     parts += [f"{ended:,} would end"] if ended else []
     return "; ".join(parts)

@@ -92,11 +92,10 @@ def unowned_in(service: ShardService) -> UnownedShards | None:
 
 
 def absences_in(service: ShardService) -> Absences:
-    """Since when workers of the service cannot have shards."""
+    """Since when workers of the service cannot have shards; also of some who are members again, and have theirs."""
     found: dict[str, datetime] = {}
     for gone in service.departures.values():
-        if gone.worker_id not in service.members:
-            found[gone.worker_id] = max(gone.at, found.get(gone.worker_id, gone.at))
+        found[gone.worker_id] = max(gone.at, found.get(gone.worker_id, gone.at))
     away = {one.worker_id: one.away_at for one in service.members.values() if one.away_at is not None}
     return {**found, **away}
 

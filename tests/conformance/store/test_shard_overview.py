@@ -93,6 +93,8 @@ async def test_gaps_are_found_wherever_they_are(database: Database) -> None:
         gone = [one for one in ("worker-1", "worker-2") if one not in (await stored(database)).state.members]
         async with database.read() as connection:
             free = (await assignments.free(connection, {"orders": 10}))["orders"]
+            first = next(free.numbers())
+            assert list((await assignments.free(connection, {"orders": first + 1}))["orders"].numbers()) == [first]
         assert sorted(free.numbers()) == sorted(n for one in gone for n in state.members[one].shards.numbers())
 
 
@@ -133,6 +135,7 @@ async def test_history_is_read_page_by_page_the_newest_first(database: Database)
         first = await generations.history(connection, "orders", 2)
         second = await generations.history(connection, "orders", 2, before=first[-1].number)
         rest = await generations.history(connection, "orders", 9, before=second[-1].number)
+        assert [one.number for one in (await generations.live(connection, ["orders"]))["orders"]] == [5]
     assert [one.number for one in (*first, *second, *rest)] == [5, 4, 3, 2, 1]
     assert {(one.closes_at - one.began_at).total_seconds() for one in first} == {2.0}
     assert first[0].cause_worker == "worker-4"

@@ -139,7 +139,8 @@ async def test_members_that_are_away_leaving_or_wait(world: World) -> None:
     assert found["pending"]["number"] == 2
     assert found["pending"]["moved"] is found["pending"]["members"] is None
     assert len(found["why"]) == 3
-    assert found["members"][3]["count"] == 0
+    second = found["members"][3]
+    assert (second["share"], second["count"], found["members"][2]["share"]) == (0, 0, 3)
 
 
 async def test_a_service_before_its_first_generation(world: World) -> None:

@@ -100,6 +100,16 @@ async def test_one_service_is_shown_with_a_strip_and_its_members(world: World, t
     assert all(text in wide for text in ("INSTANCE", "i-1", "VIA", "rabbitmq"))
 
 
+async def test_neighbouring_shards_of_several_epochs_are_one_range(world: World, type_in: Type) -> None:
+    await activated(world.database, "w-1", "w-2")
+    await changed(world, MemberLeave("w-2", "i-1"))
+    (member,) = [line for line in words(await type_in("show", "orders")) if line[:1] == ["w-1"]]
+    assert member[4:6] == ["10", "0-9"]
+    found = (await type_in("show", "orders", "-o", "json")).json["members"][0]
+    assert found["shards"] == [[0, 4], [5, 9]]
+    assert found["epochs"][0] < found["epochs"][1]
+
+
 async def test_what_waits_is_told_beside_the_members(world: World, type_in: Type) -> None:
     state = await activated(world.database, "w-1")
     follows = heartbeat("w-1", state.members["w-1"].shards, seq=2, generation=1)

@@ -44,6 +44,7 @@ def test_what_nobody_has_and_what_is_to_be_let_go_of() -> None:
     drawn = strip(10, {"a": held((0, 5), revoking=((4, 5),)), "b": held((8, 9))}, 80)
     assert drawn.line == "0 AAAAaa..BB 9"
     assert drawn.notes == [". without a member", "a small letter: to be let go of"]
+    assert strip(20, {"a": held((0, 19), revoking=((0, 0), (2, 3)))}, 1).line == "0 AaAAAAAAAA 19", "half is not most"
     assert strip(3, {}, 80).line == "0 ... 2"
     assert strip(1, {"a": held((0, 0))}, 80).line == "0 A 0"
 
