@@ -83,14 +83,12 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
     assert one.wrong == []
 
 
-@pytest.mark.req("S1-53")
 def test_sagas(simulation: saga.Simulation, tap: Tap) -> None:
     for seed in range(12):
         simulation.run(seed)
     assert {"command", "SuccessEvent", "StepFailedEvent", "StepStartedEvent"} <= tap.seen.keys()
 
 
-@pytest.mark.req("S1-53")
 def test_jobs_and_their_owners(tap: Tap) -> None:
     with owners.simulation() as runs:
         for seed in range(6):
@@ -99,7 +97,6 @@ def test_jobs_and_their_owners(tap: Tap) -> None:
     assert expected <= tap.seen.keys(), tap.seen
 
 
-@pytest.mark.req("S1-53")
 def test_the_cluster(tap: Tap) -> None:
     with cluster.simulation() as runs:
         for seed in range(4):
@@ -107,7 +104,6 @@ def test_the_cluster(tap: Tap) -> None:
     assert {"leader.token", "node.heartbeat", "node.ping"} <= tap.seen.keys(), tap.seen
 
 
-@pytest.mark.req("S1-53")
 def test_shards() -> None:
     who: dict[str, Any] = {"worker_id": "w-1", "instance": "i-1", "shard_count": 100_000}
     plain = {**who, "instance": None}
@@ -138,7 +134,6 @@ def test_shards() -> None:
                 assert model.model_validate_json(body, strict=True)
 
 
-@pytest.mark.req("S1-53")
 async def test_executors() -> None:
     ids = {"job_id": clock.uuid7(), "history_id": clock.uuid7()}
     run = ExecutorRun(
@@ -164,7 +159,6 @@ async def test_executors() -> None:
     assert HeartbeatBody.model_validate(executor._heartbeat()).registryKey == "shop"
 
 
-@pytest.mark.req("S1-53")
 async def test_notifications_of_nodes_and_dispatches() -> None:
     broker = FakeBroker()
     await broker.start()
