@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from orchestrix.shards.rabbitmq import MemberAnswer, RequestHandler
 
@@ -21,5 +21,7 @@ class Transport(Protocol):
         """Sends answers, also those that no member has asked for. One that is lost is not sent again."""
 
 
+ZMQ_PREFIX: Final = "zmq:"
+"""How the address of a ZeroMQ client begins; its identity follows, in hexadecimal digits."""
 MakeTransport: TypeAlias = Callable[[RequestHandler], Transport]
 """Makes the transport that brings its requests to that handler."""
