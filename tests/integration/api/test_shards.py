@@ -105,7 +105,7 @@ async def test_what_a_member_has_still_to_let_go_of(world: World) -> None:
     assert first["revoking"][0]["since"] == item["revokingSince"]
     assert (second["share"], second["count"], plain["instance"], plain["via"]) == (3, 0, None, "zeromq")
     assert len(found["why"]) == 1
-    assert found["why"][0].startswith("w-1 has not let go of 6 shards since ")
+    assert found["why"][0].startswith("w-1 is to let go of 6 shards since ")
 
 
 async def test_a_plain_client_that_does_not_follow_is_unrevocable_after_a_while(world: World) -> None:

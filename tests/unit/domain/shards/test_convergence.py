@@ -264,6 +264,8 @@ def test_shards_that_a_member_has_not_let_go_of_are_shown_with_their_time() -> N
     driver.register("b")
     driver.activate()
     since = driver.now
+    (waiting,) = unreleased(driver.state, driver.now)
+    assert waiting.sentence() == ("a is to let go of 5 shards since 2026-01-01T12:00:04Z, and others wait for them")
     driver.wait(90.0)
     (waiting,) = unreleased(driver.state, driver.now)
     assert (waiting.worker_id, waiting.shards.size, waiting.since, waiting.unrevocable) == ("a", 5, since, False)
