@@ -104,6 +104,7 @@ async def test_members_that_do_not_let_go() -> None:
     assert fix == "orchestrix shards show orders"
     assert await told(still(29.9, True)) == []
     assert await told(still(40.0, False), timeout_s=30.0) == []
+    assert await told(still(20.0, False), timeout_s=5.0) == []
     ((detail, _),) = await told(still(40.0, True), timeout_s=30.0)
     assert "w-1 does not follow assignments" in detail
 

@@ -198,6 +198,7 @@ def test_in_push_mode_the_pushed_assignment_counts_at_once() -> None:
 def test_in_protect_mode_what_a_client_still_reports_is_not_granted() -> None:
     driver = plain(PlainMode.PROTECT)
     assert (driver.given("a"), driver.given("b")) == ([0, 1, 2, 3, 4], [])
+    assert [one.unrevocable for one in unreleased(driver.state, driver.now)] == [False]
     for _ in range(6):
         driver.wait(10.0)
         driver.report("a", list(range(10)), None)
