@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from orchestrix.shards.rabbitmq import MemberAnswer, RequestHandler
 
@@ -28,5 +28,7 @@ class MemberService(RequestHandler, Protocol):
         """What the members with these addresses have now. Raises `RetryableError`."""
 
 
+ZMQ_PREFIX: Final = "zmq:"
+"""How the address of a ZeroMQ client begins; its identity follows, in hexadecimal digits."""
 MakeTransport: TypeAlias = Callable[[MemberService], Transport]
 """Makes the transport that brings its requests to that handler."""
