@@ -61,7 +61,7 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     $(PYTHON) -m venv --clear .venv
 fi
 say 'installing the packages into .venv ...'
-$(PIP) '.[postgresql,mysql,otel]'
+$(PIP) '.[postgresql,mysql,otel,zmq]'
 endef
 export MAKE_ENVIRONMENT
 
@@ -81,7 +81,7 @@ dev: install
 services: tools
 	@$(BIN)/python -m tests.servers ensure
 
-# In four processes that share their servers: three mostly wait (tests/together.py). In one with ARGS="-n 0".
+# In five processes that share their servers: four mostly wait (tests/together.py). In one with ARGS="-n 0".
 test: services
 	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n auto) $(ARGS)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrix.cli import main
+    from orchestrix.errors import ShardLost
     from orchestrix.resource import Resource
     from orchestrix.saga.definition import (
         COMPLETED,
@@ -41,9 +42,11 @@ if TYPE_CHECKING:
     from orchestrix.worker.jobs.context import JobContext
     from orchestrix.worker.jobs.functions import job
     from orchestrix.worker.jobs.stop_signal import JobCancelled
+    from orchestrix.worker.shards.member import ShardMember
 
 _HOMES = {
     "orchestrix.cli": ("main",),
+    "orchestrix.errors": ("ShardLost",),
     "orchestrix.resource": ("Resource",),
     "orchestrix.saga.definition": (
         "COMPLETED", "FAILED", "HOLD", "Compensation", "FreeData", "Job", "NothingToUndo", "RetryPolicy", "Saga",
@@ -59,6 +62,7 @@ _HOMES = {
     "orchestrix.worker.jobs.context": ("JobContext",),
     "orchestrix.worker.jobs.functions": ("job",),
     "orchestrix.worker.jobs.stop_signal": ("JobCancelled",),
+    "orchestrix.worker.shards.member": ("ShardMember",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -83,6 +87,8 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Saga",
+    "ShardLost",
+    "ShardMember",
     "Step",
     "Transient",
     "Unavailable",

@@ -12,8 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
+
+_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+"""Linux has the first; the second counts a suspension on macOS. Windows has neither, and its own clock counts it."""
 
 
 class Source(Protocol):
@@ -24,6 +27,9 @@ class Source(Protocol):
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start. Never goes back."""
+
+    def boottime(self) -> float:
+        """Like `monotonic`, and the time counts for which the machine was suspended."""
 
     def entropy(self, size: int) -> bytes:
         """`size` random bytes."""
@@ -40,6 +46,9 @@ class SystemSource:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def boottime(self) -> float:
+        return time.clock_gettime(_BOOTTIME) if _BOOTTIME is not None else time.monotonic()
 
     def entropy(self, size: int) -> bytes:
         return os.urandom(size)
@@ -72,6 +81,12 @@ def now() -> datetime:
 def monotonic() -> float:
     """Seconds on a clock that never goes back; for local deadlines."""
     return _source.monotonic()
+
+
+def boottime() -> float:
+    """Seconds on a clock that never goes back and counts while the machine is suspended; for leases that others
+    compare with their own clocks."""
+    return _source.boottime()
 
 
 def uniform(low: float, high: float) -> float:

@@ -14,6 +14,7 @@ OrchestrixError                 (orchestrix.saga.errors) root of all
 │   ├── Invalid                 the input is wrong; the message says what is allowed
 │   └── SchemaMismatch          the database schema is behind or ahead of this version
 └── ConflictError               a concurrent update was committed first: read again, then decide
+    ├── ShardLost               a member wrote for a shard that another process has since
     └── StaleTermError          a leader wrote after a newer term had begun
 """
 
@@ -33,6 +34,7 @@ __all__ = [
     "PermanentError",
     "RetryableError",
     "SchemaMismatch",
+    "ShardLost",
     "StaleTermError",
     "Unavailable",
 ]
@@ -89,6 +91,10 @@ class RefusedAction(ConflictError):
     def __init__(self, message: str, *allowed: str) -> None:
         super().__init__(message)
         self.allowed = allowed
+
+
+class ShardLost(ConflictError):
+    """The shard is not this process's any more: nothing may be written for it. Roll back, and let the work end."""
 
 
 class StaleTermError(ConflictError):

@@ -37,6 +37,7 @@ from orchestrix.bootstrap.jobs import (
 )
 from orchestrix.bootstrap.node_metrics import NodeMetrics
 from orchestrix.bootstrap.registry import assemble_registry, registry_duty, registry_works
+from orchestrix.bootstrap.shards import NodeShards, assemble_shards
 from orchestrix.broker.port import Broker
 from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import STOPS, saga_topology
@@ -93,6 +94,7 @@ class Node:
     registry: ExecutorRegistry
     engine: NodeEngine
     cluster: NodeCluster
+    shards: NodeShards | None
     links: Services
     works: Services
     membership: Services
@@ -127,6 +129,8 @@ class Node:
             await self.engine.reset_detector.agreed.wait()
         if self.cluster.coordinator is not None:
             await self.cluster.coordinator.joined()
+        if self.shards is not None:
+            await self.shards.broker.wait_connected()
 
     async def resign(self) -> None:
         """Lets another node lead, so that the cluster does not wait for the end of this one.
@@ -206,8 +210,9 @@ def build_node(
     engine = assemble_engine(node, relay, JobSteps(catalog, step_jobs or jobs.steps), partial(_phase, node, health))
     executors = assemble_executor_calls(node, registry, lambda: ids.current)
     cluster = assemble_cluster(node, links, ids, partial(_work, node, relay, notifiers, executors))
+    shards = assemble_shards(node, links.connect if links is not None else None, lambda: ids.current)
     watch = database_watch or DatabaseWatch(database, name)
-    _report(health, node, watch, dead_letters, engine, cluster)
+    _report(health, node, watch, dead_letters, engine, cluster, shards)
     return Node(
         node,
         health,
@@ -220,8 +225,9 @@ def build_node(
         registry,
         engine,
         cluster,
+        shards,
         links=_links(node, watch, links, executors),
-        works=Services(_works(node, relay, dead_letters, jobs, registry, engine, cluster, executors)),
+        works=Services(_works(node, relay, dead_letters, jobs, registry, engine, cluster, executors, shards)),
         membership=Services([] if cluster.coordinator is None else [cluster.coordinator]),
     )
 
@@ -262,7 +268,7 @@ def _work(
 
 
 def _leader_duties(node: NodeContext, jobs: JobCoordinator) -> list[Duty]:
-    """What the leader does besides watching the nodes. The shards will add theirs here."""
+    """What the leader does besides watching the nodes. Shards need no leader: any node answers their members."""
     signals = node.signals
     schedules = partial(
         Scheduler,
@@ -284,6 +290,7 @@ def _report(
     dead_letters: NodeDeadLetters,
     engine: NodeEngine,
     cluster: NodeCluster,
+    shards: NodeShards | None,
 ) -> None:
     """Puts the parts on the health page."""
     watched(health, database_watch, node.broker)
@@ -291,6 +298,8 @@ def _report(
     health.watch("Coordinator", cluster.problem)
     if ORCHESTRATOR in node.roles:
         health.watch("Topology", engine.reset_detector.problem)
+    if shards is not None:
+        health.watch("Shards", shards.problem)
     if dead_letters.collectors is not None:
         health.watch("Dead letters", dead_letters.collectors.problem, critical=False)
 
@@ -316,8 +325,9 @@ def _works(
     engine: NodeEngine,
     cluster: NodeCluster,
     executors: NodeExecutors | None,
+    shards: NodeShards | None,
 ) -> list[Service]:
-    """What a node of these roles runs, in the order of the start. The shards will add theirs here."""
+    """What a node of these roles runs, in the order of the start."""
     clock_watch = ClockRegressionDetector(node.database, node.settings.orchestrator.claim)
     works: list[Service] = [NodeMetrics(node.roles, cluster.coordinator)]
     works += [engine.definitions, clock_watch, relay, engine.changes, jobs.notifiers.leader]
@@ -326,7 +336,7 @@ def _works(
     if API in node.roles:
         works += [ServiceAdapter(engine.starter.run, engine.starter.stop), Pruner(node.database)]
     probing = [] if executors is None else [executors.prober]
-    return [*works, *registry_works(node, registry), *probing]
+    return [*works, *registry_works(node, registry), *probing, *([] if shards is None else shards.works)]
 
 
 def _orchestration(node: NodeContext, engine: NodeEngine, dead_letters: NodeDeadLetters) -> list[Service]:

@@ -28,6 +28,7 @@ from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.factories import load_catalog
 from orchestrix.bootstrap.listening_socket import listening, nearby
 from orchestrix.bootstrap.monitoring.port import STOP_TIMEOUT_S, node_port
+from orchestrix.bootstrap.shards import shard_rules
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import DEV_SERVICE, export_traces, node_service, stop_traces
 from orchestrix.config import file
@@ -36,7 +37,7 @@ from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node
-from orchestrix.telemetry import local_store, log_events, tracing
+from orchestrix.telemetry import exporters, local_store, log_events, tracing
 from orchestrix.telemetry.local_store import LocalTraces
 from orchestrix.telemetry.process_stop import ProcessStop
 from orchestrix.version import VERSION
@@ -101,11 +102,11 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
             guard=_guard(node.context.settings),
             streams=Streams(node.context.settings.http.max_streams),
             resources=node.resources,
+            shard_rules=shard_rules(node.context.settings.shards),
             gzip=node.context.settings.http.gzip,
             links=LinkTemplates(node.context.settings.ui.trace_url, node.context.settings.ui.logs_url),
             trace_reader=LocalTraces(local_traces) if local_traces is not None and tracing.enabled() else None,
-            trace_endpoint=os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-            or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"),
+            trace_endpoint=exporters.trace_endpoint(),
             tokens={name: secret.get_secret_value() for name, secret in node.context.settings.api.tokens.items()},
         )
     )
@@ -113,8 +114,7 @@ def application(node: Node, local_traces: Path | None = None) -> FastAPI:
 
 def _guard(settings: Settings) -> OriginGuard:
     """Without tokens, access is limited to this machine."""
-    open_to_all = settings.api.auth == "none" or bool(settings.api.tokens)
-    http = settings.http
+    http, open_to_all = settings.http, settings.api.auth == "none" or bool(settings.api.tokens)
     return OriginGuard(check_host=not open_to_all, allowed=http.allowed_hosts, origins=http.cors_origins)
 
 

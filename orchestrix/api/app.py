@@ -34,6 +34,7 @@ from orchestrix.api.resources import routes as resources
 from orchestrix.api.resources import schemas, unconfigured
 from orchestrix.api.sagas import routes as sagas
 from orchestrix.api.schedules.routes import operations as schedules
+from orchestrix.api.shards.routes import operations as shards
 from orchestrix.api.stuck.routes import operations as stuck
 from orchestrix.api.traces.routes import operations as traces
 from orchestrix.api.traces.server_span import is_traced
@@ -49,6 +50,7 @@ OWN: Final = (
     reports,
     schedules,
     registry,
+    shards,
     cluster,
     deadlines,
     stuck,

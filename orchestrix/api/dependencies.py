@@ -13,6 +13,7 @@ from orchestrix.api.traces.links import NO_LINKS, LinkTemplates
 from orchestrix.api.traces.reader import TraceReader
 from orchestrix.cluster.drain_requests import DrainRequester
 from orchestrix.dead_letters.service import DeadLetterService
+from orchestrix.domain.shards.state import ShardRules
 from orchestrix.engine.broker_status import BrokerStatus
 from orchestrix.engine.control import Action, ActionResult
 from orchestrix.engine.explain.stuck import StuckSagas
@@ -134,5 +135,7 @@ class ApiContext:
     """The traces that this machine keeps, if it does."""
     trace_endpoint: str | None = None
     """Where traces are sent, if they are."""
+    shard_rules: ShardRules = field(default_factory=ShardRules)
+    """By which rules nodes divide shards; all nodes have the same."""
     gzip: bool = False
     """Whether longer answers are compressed for clients that ask for it."""

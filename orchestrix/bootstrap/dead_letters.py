@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrix.bootstrap.context import ORCHESTRATOR, NodeContext
+from orchestrix.broker.topology import SHARD_COORDINATOR
 from orchestrix.dead_letters.collector import DeadLetterCollector
 from orchestrix.dead_letters.job_dead_letters import JobDeadLetters
 from orchestrix.dead_letters.quota import DeadLetterQuota
@@ -16,7 +17,7 @@ from orchestrix.jobs.rescue.dead_dispatches import DeadDispatchHandler
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCollectors:
-    """They store what is in the dead-letter queues of sagas, and in those of jobs."""
+    """They store what is in the dead-letter queues of sagas, and in those of jobs and of shards."""
 
     sagas: DeadLetterCollector
     jobs: JobDeadLetters
@@ -48,4 +49,7 @@ def _collectors(node: NodeContext, dispatches: DeadDispatchHandler) -> DeadLette
     def of_jobs(queues: Sequence[str]) -> DeadLetterCollector:
         return make(queues=queues, on_stored=dispatches.died)
 
-    return DeadLetterCollectors(make(), JobDeadLetters(node.broker, dispatches.queues, of_jobs))
+    async def queues() -> set[str]:
+        return {*await dispatches.queues(), SHARD_COORDINATOR}
+
+    return DeadLetterCollectors(make(), JobDeadLetters(node.broker, queues, of_jobs))

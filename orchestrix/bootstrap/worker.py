@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from orchestrix.bootstrap.dev_worker import ELSEWHERE, WORKER_STOP_GRACE_S, log_cut_off, log_stopping
 from orchestrix.bootstrap.factories import (
@@ -23,11 +24,15 @@ from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, Health, settle_memory, stop_stage
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
+from orchestrix.telemetry.metrics.catalogue import INFO
+from orchestrix.telemetry.metrics.instruments import gauge
 from orchestrix.telemetry.process_stop import ProcessStop
+from orchestrix.version import VERSION
 from orchestrix.worker.composition import assemble
 from orchestrix.worker.worker import Worker
 
 log = logging.getLogger("orchestrix")
+WORKER: Final = "worker"
 
 
 async def run_worker(
@@ -61,6 +66,7 @@ async def run_worker(
     timeout_s = settings.worker.stop_timeout
     stop = process_stop or ProcessStop(log)
     with StopSignals(lambda: log_cut_off(worker, ELSEWHERE), stop) as signals:
+        gauge(INFO).keep({(WORKER, VERSION): 1})
         await port.start()
         await broker.start()
         await watch.start()

@@ -71,6 +71,11 @@ def block() -> str:
     return "█" if _unicode() else "="
 
 
+def dot() -> str:
+    """What stands for nothing in a line of signs, plain where there is no terminal or it has no other."""
+    return "·" if _unicode() and sys.stdout.isatty() else "."
+
+
 def visible(text: str) -> str:
     """`text` in one line, control characters shown as escapes: what others wrote must not steer a terminal."""
     return "".join(_escape(char) if unicodedata.category(char) in _UNSAFE else char for char in text)

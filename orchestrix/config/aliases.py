@@ -10,6 +10,8 @@ ALIASES: Final = {
     "PROCESS_NAME": "node_id",
     "HEARTBEAT_TIMEOUT_SECONDS": "shards.heartbeat_timeout",
     "HEARTBEAT_CHECK_INTERVAL_SECONDS": "shards.check",
+    "SHARD_COORDINATOR_BIND_HOST": "shards.zmq_host",
+    "SHARD_COORDINATOR_BIND_PORT": "shards.zmq_port",
 }
-"""Usual names that are aliases of ours. `NODE_ENV` is no setting: it may say `development`, `production` or anything
-else, and changes nothing, for there is one way to run."""
+"""Usual names that are aliases of ours. `NODE_ENV` is no setting: `development` turns `dev --reload` on; anything
+else changes nothing, for there is one way to run."""

@@ -1,4 +1,4 @@
-"""Job dead letters: collects dead letters about jobs, whose queues come and go."""
+"""Job dead letters: collects dead letters about jobs, and of shard members, whose queues come and go."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ QUEUE_POLL_INTERVAL_S: Final = 10.0
 
 
 class JobDeadLetters:
-    """Collects the dead letters of all existing job queues.
+    """Collects the dead letters of all existing queues beside those of sagas.
 
-    `queues` returns those in which messages about jobs can die, or raises `Unavailable`. `make` makes the collector of
+    `queues` returns those in which such messages can die, or raises `Unavailable`. `make` makes the collector of
     their dead letters; for new ones another takes its place.
     """
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from orchestrix.saga.definition import COMPENSATING, Compensation, Job, Order, Saga, Step, milliseconds, order_of
 from orchestrix.saga.effect_keys import effect_key, first_name
 from orchestrix.saga.messages import Command
-from orchestrix.saga.state import BACKLOG, DEADLINE, JOB, PAUSED, RETRY, UNSENT, Instance, InstanceProgress, StateChange
+from orchestrix.saga.state import (
+    BACKLOG,
+    DEADLINE,
+    JOB,
+    NO_PROGRESS,
+    PAUSED,
+    RETRY,
+    UNSENT,
+    Instance,
+    InstanceProgress,
+    StateChange,
+    with_changes,
+)
 
 MAX_REASON: Final = 500
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
@@ -183,19 +195,22 @@ def unfrozen(instance: Instance, now: datetime) -> Instance:
     run_ms = instance.progress.run_ms
     if run_ms is None:
         return instance
-    return replace(progressed(instance, run_ms=None), deadline_at=now + timedelta(milliseconds=run_ms))
+    return with_changes(progressed(instance, run_ms=None), deadline_at=now + timedelta(milliseconds=run_ms))
 
 
 def issued(saga: Saga, instance: Instance, inputs: TransitionInputs) -> Instance:
     """`instance` with a first try of the step or compensation of its state and progress, if there is one."""
-    progress = replace(instance.progress, sent=(), unanswered=False, held=None, until=None, retry_of=None)
-    if progress.migration is not None and migrates_until(instance, inputs.now) is None:
-        progress = replace(progress, migration=None)
-    instance = replace(instance, progress=progress, tries=1)
+    progress = instance.progress
+    if progress is not NO_PROGRESS:
+        progress = with_changes(progress, sent=(), unanswered=False, held=None, until=None, retry_of=None)
+        if progress.migration is not None and migrates_until(instance, inputs.now) is None:
+            progress = with_changes(progress, migration=None)
+    if progress is not instance.progress or instance.tries != 1:
+        instance = with_changes(instance, progress=progress, tries=1)
     here = pending_command(saga, instance)
     if here is None:
         return without_timer(instance)
-    instance = replace(
+    instance = with_changes(
         instance,
         command_id=inputs.command_id,
         attempt=progress.attempts.get(here.key, 0) + 1,
@@ -234,24 +249,32 @@ def migration_due(instance: Instance, now: datetime) -> datetime | None:
 
 def without_timer(instance: Instance) -> Instance:
     """`instance` waiting for nothing."""
-    return replace(instance, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None, hindered_by=None)
+    return with_changes(
+        instance, command_id=None, wake_at=None, wake_reason=None, wait_ms=0, blocker=None, hindered_by=None
+    )
 
 
 def armed(instance: Instance, reason: str, wait: timedelta, now: datetime) -> Instance:
     """`instance` to be woken after `wait`, or at the end of its run's own time; while it is paused, after the pause."""
     if instance.blocker == PAUSED:
-        held = replace(instance.progress, resume=reason)
+        held = with_changes(instance.progress, resume=reason)
         wait_ms = milliseconds(wait)
-        return replace(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=wait_ms, hindered_by=None)
+        return with_changes(instance, progress=held, wake_at=None, wake_reason=None, wait_ms=wait_ms, hindered_by=None)
     if instance.deadline_at is not None:
         wait = min(wait, max(timedelta(0), instance.deadline_at - now))
-    fresh = replace(instance, blocker=None, hindered_by=None)
-    return replace(fresh, wake_at=now + wait, wake_reason=reason, wait_ms=milliseconds(wait))
+    return with_changes(
+        instance,
+        blocker=None,
+        hindered_by=None,
+        wake_at=now + wait,
+        wake_reason=reason,
+        wait_ms=milliseconds(wait),
+    )
 
 
 def blocked(instance: Instance, blocker: str) -> Instance:
     """`instance` waiting for a person."""
-    return replace(instance, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0, hindered_by=None)
+    return with_changes(instance, blocker=blocker, wake_at=None, wake_reason=None, wait_ms=0, hindered_by=None)
 
 
 def given(instance: Instance, at: datetime | None, now: datetime) -> Instance:
@@ -277,12 +300,14 @@ def left(instance: Instance, key: str) -> Mapping[str, int]:
 
 def progressed(instance: Instance, **changes: Any) -> Instance:
     """`instance` with changed progress."""
-    return replace(instance, progress=replace(instance.progress, **changes))
+    return with_changes(instance, progress=with_changes(instance.progress, **changes))
 
 
 def cleared(instance: Instance) -> InstanceProgress:
     """The progress to keep once a step or compensation has succeeded: its attempts, and what earlier runs left."""
     before = instance.progress
+    if before is NO_PROGRESS:
+        return before
     return InstanceProgress(
         attempts=before.attempts,
         left=before.left,

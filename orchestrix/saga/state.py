@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 from .definition import TERMINAL
 from .trace_context import next_part
@@ -208,3 +209,23 @@ class StateChange:
     trace_id: str | None = None
     sent_at: datetime | None = None
     begun_at: datetime | None = None
+
+
+_Record = TypeVar("_Record", Instance, InstanceProgress, StateChange)
+_FIELDS: Final[Mapping[type[Any], tuple[str, ...]]] = {
+    cls: tuple(one.name for one in fields(cls)) for cls in (Instance, InstanceProgress, StateChange)
+}
+_READERS: Final = {cls: attrgetter(*names) for cls, names in _FIELDS.items()}
+_PLACES: Final = {cls: {name: place for place, name in enumerate(names)} for cls, names in _FIELDS.items()}
+
+
+def with_changes(record: _Record, **changes: Any) -> _Record:
+    """What `dataclasses.replace` returns, in half of its time: each event makes a dozen of these. TypeError for what is
+    no field."""
+    cls = type(record)
+    values, places = list(_READERS[cls](record)), _PLACES[cls]
+    for name, value in changes.items():
+        if name not in places:
+            raise TypeError(f"{cls.__name__} has no field {name!r}")
+        values[places[name]] = value
+    return cls(*values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from orchestrix.saga.commands import (
     issued,
     left,
     pending_command,
+    progressed,
     to_send,
     unfrozen,
 )
@@ -36,7 +37,7 @@ from .definition import (
 )
 from .errors import IllegalTransition
 from .messages import MAX_DATA, Event, dump
-from .state import HELD, UNSENDABLE, Instance, StateChange
+from .state import HELD, UNSENDABLE, Instance, StateChange, with_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def start(saga: Saga, asked: SagaStart, command_id: str, now: datetime, installa
 
 def numbered(saga: Saga, started: SagaTransition, instance_id: int) -> SagaTransition:
     """`started` with the id that the database assigned."""
-    instance = replace(started.instance, id=instance_id)
+    instance = with_changes(started.instance, id=instance_id)
     return SagaTransition(instance, started.history, command_for(saga, instance))
 
 
@@ -167,10 +168,12 @@ def consumed(before: Instance, moved: SagaTransition, event: Event) -> SagaTrans
     """`moved`, which `event` has made of `before`: the first history row names the message, and all name its trace."""
     first, *others = moved.history
     begun_at = _begun_at(before, first, event)
-    first = replace(first, message_type=event.type, message_id=event.id, trace_id=event.trace_id, begun_at=begun_at)
+    first = with_changes(
+        first, message_type=event.type, message_id=event.id, trace_id=event.trace_id, begun_at=begun_at
+    )
     if event.trace_id is not None:
-        others = [replace(row, trace_id=event.trace_id) for row in others]
-    return replace(moved, history=(first, *others))
+        others = [with_changes(row, trace_id=event.trace_id) for row in others]
+    return SagaTransition(moved.instance, (first, *others), moved.command)
 
 
 def _begun_at(before: Instance, row: StateChange, event: Event) -> datetime | None:
@@ -192,12 +195,12 @@ def move(saga: Saga, instance: Instance, target: str, reason: StateChange, *, fo
     """
     if not forced and instance.state != target and (instance.state, target) not in saga.moves:
         raise IllegalTransition(f"saga {saga.name!r} has no transition from {instance.state} to {target}")
-    return replace(instance, state=target, version=reason.version, updated_at=reason.at)
+    return with_changes(instance, state=target, version=reason.version, updated_at=reason.at)
 
 
 def sending(saga: Saga, instance: Instance, history: Sequence[StateChange]) -> SagaTransition:
     """What `instance` has to write and send now: the last history row names the command that is pending from now on."""
-    last = replace(history[-1], command_id=instance.command_id) if instance.command_id else history[-1]
+    last = with_changes(history[-1], command_id=instance.command_id) if instance.command_id else history[-1]
     return SagaTransition(instance, (*history[:-1], last), to_send(saga, instance))
 
 
@@ -233,8 +236,8 @@ def succeed(
     data = _merged(saga, instance, output)
     instance = unfrozen(instance, inputs.now) if instance.blocker == HELD else instance
     here = pending_command(saga, instance)
-    if here is not None:
-        instance = replace(instance, progress=replace(instance.progress, attempts=left(instance, here.key)))
+    if here is not None and (attempts := left(instance, here.key)) is not instance.progress.attempts:
+        instance = progressed(instance, attempts=attempts)
     history: list[StateChange] = []
     target: str | None = step.then
     while target is not None:
@@ -243,7 +246,7 @@ def succeed(
         history.append(row)
         target, reason = saga.immediate.get(target), ChangeCause(IMMEDIATE, IMMEDIATE, caused_by=reason.caused_by)
     held = None if instance.blocker in (UNSENDABLE, HELD) else instance.blocker
-    instance = issued(saga, replace(instance, data=data, blocker=held, progress=cleared(instance)), inputs)
+    instance = issued(saga, with_changes(instance, data=data, blocker=held, progress=cleared(instance)), inputs)
     return sending(saga, instance, history)
 
 
@@ -260,5 +263,5 @@ def block(instance: Instance, blocker: str, reason: str, now: datetime) -> SagaT
     if not instance.live:
         raise IllegalTransition(f"saga {instance.saga!r} is {instance.state}: it waits for nothing")
     row = change(instance, instance.state, ChangeCause(blocker, reason), now)
-    held = blocked(replace(instance, version=row.version, updated_at=now), blocker)
+    held = blocked(with_changes(instance, version=row.version, updated_at=now), blocker)
     return SagaTransition(held, (row,), None)

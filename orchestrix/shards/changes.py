@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from orchestrix import crash
 from orchestrix.domain.shards import service as rules_of
+from orchestrix.domain.shards.generations import GenerationState
 from orchestrix.domain.shards.members import MOST_SERVICES
 from orchestrix.domain.shards.state import (
     Assignment,
     Effect,
     Event,
+    GenerationChange,
     MemberHeartbeat,
     MemberRegistration,
     ShardRules,
@@ -40,16 +43,21 @@ class ServiceChanges:
         A service of which nothing is known begins with its first member. Raises `RetryableError`.
         """
         try:
-            return await self._database.run(lambda tx: self._apply(tx, service, events))
+            effects = await self._database.run(lambda tx: self._apply(tx, service, events))
         except TooManyServices:
             return [effect for event in events if (effect := _refused(event)) is not None]
+        crash.point("shards.change.after_commit")
+        if _activates(effects):
+            crash.point("shards.activate.after_commit")
+        return effects
 
     async def _apply(self, tx: Transaction, service: str, events: Sequence[Event]) -> list[Effect]:
         now = tx.now()
         joins = [one for one in events if isinstance(one, MemberRegistration | MemberHeartbeat)]
-        if joins:
-            await services.insert_if_absent(tx, service, joins[0].shard_count, now)
         stored = await service_store.lock(tx, service)
+        if stored is None and joins:  # not before the lock: on MariaDB an insert that finds the row shares its lock
+            await services.insert_if_absent(tx, service, joins[0].shard_count, now)
+            stored = await service_store.lock(tx, service)
         if stored is None:
             return []
         if joins and not stored.state.members and await services.count_with_members(tx) >= MOST_SERVICES:
@@ -59,10 +67,17 @@ class ServiceChanges:
             await service_store.save(tx, stored.state, after, now)
         except ConflictError as error:  # another node has just become the leader of the generation
             raise Contention(str(error)) from error
+        crash.point("shards.change.before_commit")
+        if _activates(effects):
+            crash.point("shards.activate.before_commit")
         return effects
+
+
+def _activates(effects: Sequence[Effect]) -> bool:
+    return any(isinstance(one, GenerationChange) and one.state is GenerationState.ACTIVE for one in effects)
 
 
 def _refused(event: Event) -> Assignment | None:
     if not isinstance(event, MemberRegistration | MemberHeartbeat):
         return None
-    return Assignment(event.worker_id, event.instance, event.reply_to, 0, event.seq, (), TOO_MANY_SERVICES)
+    return Assignment(event.worker_id, event.instance, event.reply_to, 0, event.seq, (), TOO_MANY_SERVICES, event.via)

@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from orchestrix import clock
+from orchestrix import clock, crash
 from orchestrix.domain.shards.members import Process
 from orchestrix.domain.shards.service import is_routine, routine_answer
 from orchestrix.domain.shards.state import MemberHeartbeat
-from orchestrix.errors import RetryableError
+from orchestrix.errors import RetryableError, SchemaMismatch, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.shards import workers
 from orchestrix.persistence.shards.workers import SignOfLife
-from orchestrix.shards.effects import answer
+from orchestrix.shards.effects import STALE_S, answer
 from orchestrix.shards.listening import Listening
 from orchestrix.shards.memory import ServiceMemory
 from orchestrix.shards.rabbitmq import MemberAnswer
@@ -28,6 +28,9 @@ GATHER_S: Final = 1.0
 """Seconds between the beginnings of two statements: what arrives meanwhile shares the next one."""
 BATCH: Final = 1_000
 """Heartbeats in one statement."""
+
+STOP_TIMEOUT_S: Final = 5.0
+"""Seconds to store at the stop what is queued."""
 
 MemberKey: TypeAlias = tuple[str, Process]
 """A service, and a process of it."""
@@ -81,8 +84,9 @@ class RoutineHeartbeats:
         """Stores what is queued, if the database is there."""
         await self._loop.stop()
         try:
-            await self.flush()
-        except RetryableError as error:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self.flush()
+        except (RetryableError, TimeoutError) as error:
             log.debug("heartbeats of members are left: %s", error)
 
     def check(self) -> None:
@@ -104,9 +108,14 @@ class RoutineHeartbeats:
         self._queued[queued.key] = queued
         self._arrived.set()
 
-    def drop(self, key: MemberKey) -> None:
-        """A later message of that process, which is no routine, says all that this one says."""
-        self._queued.pop(key, None)
+    def drop(self, key: MemberKey, reply_to: str | None) -> None:
+        """A later message of that process, which is no routine, says all that this one says.
+
+        One from another address is of another plain client, and does not count as the member's.
+        """
+        known = self._queued.get(key)
+        if known is not None and reply_to in (known.heartbeat.reply_to, None):
+            del self._queued[key]
 
     async def _round(self) -> None:
         if not self._queued:
@@ -127,8 +136,11 @@ class RoutineHeartbeats:
                 others = await self._changed([one for key, one in batch.items() if key not in stored])
             except BaseException as error:
                 self._queued = {**batch, **self._queued}
-                self._failure = error if isinstance(error, RetryableError) else None
                 self._listening.interrupt()
+                self._failure = error if isinstance(error, RetryableError) else None
+                if isinstance(error, SchemaMismatch):
+                    self._failure = Unavailable(str(error))
+                    raise self._failure from error
                 raise
             self._failure = None
         await self._send([*(one for one in stored.values() if one is not None), *others])
@@ -147,6 +159,10 @@ class RoutineHeartbeats:
             found[row] = one.key, None if sent.reply_to is None else answer(sent, one.correlation_id)
         if not signs:
             return {}
-        now = self._database.now()
+        began, now = clock.monotonic(), self._database.now()
         noted = await self._database.run(lambda tx: workers.note(tx, list(signs.values()), now))
-        return {found[row][0]: found[row][1] for row in noted}
+        crash.point("shards.heartbeats.after_commit")
+        stored = {found[row][0]: found[row][1] for row in noted}
+        if clock.monotonic() - began >= STALE_S:  # it may have stood still since the commit
+            stored |= {key: None for key in stored if key[1][1] is None}
+        return stored

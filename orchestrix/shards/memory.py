@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from orchestrix.persistence.engine import Connection
 from orchestrix.persistence.shards import service_store, services
@@ -26,16 +26,17 @@ class ServiceMemory:
         """Reads what has changed. Who leads a pending generation changes without its service's version."""
         found = await services.versions(connection)
         self._services = {name: known for name, known in self._services.items() if name in found}
-        for name, version in sorted(found.items()):
-            known = self._services.get(name)
-            if known is None or known.version != version or known.state.pending is not None:
-                await self.read(connection, name)
+        known = self._services
+        await self.read(
+            connection,
+            [
+                name
+                for name, version in found.items()
+                if name not in known or known[name].version != version or known[name].state.pending is not None
+            ],
+        )
 
-    async def read(self, connection: Connection, service: str) -> StoredService | None:
-        """The service as it is stored now."""
-        found = await service_store.read(connection, service)
-        if found is None:
-            self._services.pop(service, None)
-        else:
-            self._services[service] = found
-        return found
+    async def read(self, connection: Connection, names: Collection[str]) -> None:
+        """These services as they are stored now."""
+        found = await service_store.read_all(connection, names)
+        self._services = {name: one for name, one in self._services.items() if name not in names} | found

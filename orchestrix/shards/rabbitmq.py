@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from orchestrix import clock
+from orchestrix import clock, crash
 from orchestrix.broker.dead_letter import publish_dead_letter
 from orchestrix.broker.port import Broker, Consumer, Delivery, Outcome, Outgoing
 from orchestrix.broker.topology import SHARD_COORDINATOR, is_member_queue
@@ -20,7 +20,8 @@ log = logging.getLogger("orchestrix.shards")
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """A longer message of a member is not read."""
-BATCH_LIMIT: Final = 200
+BATCH_LIMIT: Final = 20
+"""Unacknowledged messages of this node at most: no other node can answer these, should this process be stopped."""
 ANSWER_TIMEOUT_S: Final = 10.0
 """Seconds that the broker has to confirm answers: a later one would be overtaken by that to the next heartbeat."""
 ANSWER_TYPE: Final = "assignment"
@@ -28,20 +29,25 @@ ANSWER_TYPE: Final = "assignment"
 
 @dataclass(frozen=True, slots=True)
 class MemberRequest:
-    """What a member has sent. `reply_to` is the queue of a member, or None if it expects no answer or may have none."""
+    """What a member has sent. `reply_to` is the queue of a member, or None if it expects no answer or may have none.
+
+    `via` is the node that alone can reach the member, or None where any can.
+    """
 
     body: bytes
     reply_to: str | None
     correlation_id: str | None
+    via: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemberAnswer:
-    """A body for the queue of a member, which need not be the one that asked."""
+    """A body for the queue of a member, which need not be the one that asked; `via` as in `MemberRequest`."""
 
     reply_to: str
     body: bytes
     correlation_id: str | None = None
+    via: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,7 @@ class RabbitMQTransport:
         self.counts.withheld += len(answers) - len(allowed)
         if not allowed:
             return
+        crash.point("shards.answers.before_send")
         for result in await self.broker.publish([_outgoing(one) for one in allowed], ANSWER_TIMEOUT_S):
             if result.outcome is Outcome.CONFIRMED:
                 self.counts.sent += 1

@@ -73,6 +73,12 @@ def setup(service: str, instance: str, split_after_s: float, store: Path | None 
         adopt_globally(factory)
 
 
+def trace_endpoint() -> str | None:
+    """The receiver of traces that the environment names, if it names one."""
+    variable = _first_set(TRACES, "ENDPOINT")
+    return os.environ[variable] if variable else None
+
+
 def setup_metrics(service: str, instance: str) -> None:
     """From now on metrics are sent to the receiver of the environment, if there is one; as `setup` otherwise."""
     if _is_true("OTEL_SDK_DISABLED") or not _receiver_wanted(METRICS):
@@ -133,7 +139,8 @@ class SdkLogHandler(logging.Handler):
             text = BAD_HEADERS if record.name == HEADERS_LOGGER else " ".join(record.getMessage().split())
         except Exception:  # arguments that do not fit, or whose text cannot be made
             text = str(record.msg)
-        log.warning("traces: %s", text, extra={"left_out": left_out} if left_out else None)
+        signal = METRICS if "metric" in record.name else TRACES
+        log.warning("%s: %s", signal, text, extra={"left_out": left_out} if left_out else None)
 
 
 def _processors(wanted: bool, store: Path | None) -> list[SpanBatches]:

@@ -28,6 +28,11 @@ class ProcessStop:
         self.unfinished: int | None = None
         """How many commands and jobs were not finished; None in a process that is no worker."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether the process stops already."""
+        return self._since is not None
+
     def begin(self, why: str | None = None) -> None:
         """The process stops from now on, at the latest; `why` is the name of a signal, None where it is not known."""
         self._since = clock.monotonic() if self._since is None else self._since

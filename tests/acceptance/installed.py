@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.documents import ROOT
 
-EXTRAS: Final = "postgresql,mysql,otel"
+EXTRAS: Final = "postgresql,mysql,otel,zmq"
 _LIMIT_S: Final = 300.0
 """Longer than pip takes to bring all packages for an interpreter that has none of them."""
 

@@ -75,7 +75,8 @@ def test_drivers_of_servers_and_telemetry_are_extras(metadata: Message) -> None:
     needs = metadata.get_all("Requires-Dist", [])
     base = {need for need in needs if "extra ==" not in need}
     assert any(need.startswith("aiosqlite") for need in base)
-    for extra, package in (("postgresql", "asyncpg"), ("mysql", "asyncmy"), ("otel", "opentelemetry-sdk")):
+    extras = {"postgresql": "asyncpg", "mysql": "asyncmy", "otel": "opentelemetry-sdk", "zmq": "pyzmq"}
+    for extra, package in extras.items():
         assert extra in metadata.get_all("Provides-Extra", [])
         assert [need for need in needs if need.startswith(package) and need.endswith(f"extra == '{extra}'")]
         assert [need for need in base if need.startswith(package)] == []

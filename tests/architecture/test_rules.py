@@ -39,6 +39,7 @@ MAY_SLEEP = {"tests/support.py", "tests/servers/reaper.py"}
 KEEP_TIME = {
     "tests/acceptance/test_control.py",
     "tests/bench/load.py",
+    "tests/bench/members.py",
     "tests/bench/node.py",
     "tests/bench/peers/celery_client.py",
     "tests/bench/peers/dbos_app.py",
@@ -57,12 +58,20 @@ KEEP_TIME = {
     "tests/integration/jobs/test_sharing.py",
     "tests/integration/orchestration/test_instant.py",
     "tests/integration/orchestration/test_slow_place.py",
+    "tests/integration/shards/sockets.py",
+    "tests/shard_fleet/program.py",
+    "tests/shard_fleet/plain.py",
     "tests/simulation/test_stories.py",
     "tests/unit/shards/scene.py",
+    "tests/unit/shards/sdk.py",
     "tests/unit/shards/test_coordinator.py",
+    "tests/unit/shards/test_flow.py",
     "tests/unit/shards/test_listening.py",
+    "tests/unit/shards/test_member.py",
+    "tests/unit/testing/test_member_story.py",
     "tests/unit/tooling/test_virtual_time.py",
     "tests/unit/workers/test_deaths.py",
+    "tests/unit/workers/test_guarded.py",
     "tests/unit/workers/town.py",
 }
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from tests.bench import bars, cases, cluster, executors, registry, report, rivals, telemetry
+from tests.bench import bars, cases, cluster, executors, registry, report, rivals, shards, telemetry
 from tests.bench.cases import Findings
 from tests.bench.control import ChildDied
 from tests.bench.measure import load
@@ -33,6 +33,10 @@ def _registry(started: Servers, quick: bool, found: Findings) -> None:
     registry.measure(started, registry.QUICK if quick else registry.FULL, found)
 
 
+def _shards(started: Servers, quick: bool, found: Findings) -> None:
+    shards.measure(started, shards.QUICK if quick else shards.FULL, found)
+
+
 def _telemetry(started: Servers, quick: bool, found: Findings) -> None:
     telemetry.measure(started, telemetry.QUICK if quick else telemetry.FULL, found)
 
@@ -42,6 +46,7 @@ PARTS: Final[dict[str, Callable[[Servers, bool, Findings], None]]] = {
     "cluster": _cluster,
     "executors": _executors,
     "registry": _registry,
+    "shards": _shards,
     "telemetry": _telemetry,
 }
 """What can be measured alone, in the order of a run."""

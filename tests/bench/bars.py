@@ -21,8 +21,10 @@ MISSED, SILENT = 5.0, 65.0
 DRAINED: Final = 10.0
 DISPATCHED: Final = 50.0
 CALLED: Final = 1.0
-HEARD: Final = {"node": 10.0, "database": 3.0}
+HEARD: Final = {"node": 10.0, "database": 3.0, "coordinator": 10.0}
 """Per cent of a core."""
+
+REBALANCED: Final = 1000.0
 
 TELEMETRY: Final = {"log lines": 0.05, "traces of one saga in ten": 0.15}
 """What may be lost of the sagas a second, as a part of those without."""
@@ -110,9 +112,15 @@ def called(executors: float, workers: float) -> Bar:
 
 
 def heard(process: str, how: str, percent: float) -> Bar:
-    """Processor time that executors' heartbeats cost."""
+    """Processor time that heartbeats of executors, or of members of services, cost."""
     limit = HEARD[process]
     return Bar(f"{how}: {process} < {limit:g} % of a core", f"{percent:.1f} %", percent < limit)
+
+
+def rebalanced(allocation: str, worst_ms: float) -> Bar:
+    """From the end of the window after a member's leave to the last of its shards that another one runs."""
+    promise = f"one of 20 leaves 1,000 shards ({allocation}): rebalanced < {REBALANCED / 1000:g} s after the window"
+    return Bar(promise, f"{worst_ms:.0f} ms", worst_ms < REBALANCED)
 
 
 def fit(dbos: float, celery: float) -> str | None:

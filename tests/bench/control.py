@@ -38,6 +38,7 @@ class Orders:
         link.settimeout(None)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = link.makefile("rw", buffering=1)
+        link.close()  # with the stream
         return self._hear()
 
     def give(self, do: str, **details: Any) -> None:

@@ -97,6 +97,13 @@ def test_heartbeats_must_cost_little() -> None:
     assert not bars.heard("node", "executors", 10.0).kept
     assert bars.heard("database", "executors", 2.99).kept
     assert not bars.heard("database", "executors", 3.0).kept
+    assert bars.heard("coordinator", "members", 9.99).kept
+    assert not bars.heard("coordinator", "members", 10.0).kept
+
+
+def test_shards_must_be_rebalanced_within_a_second() -> None:
+    assert bars.rebalanced("even", 999.9).kept
+    assert not bars.rebalanced("even", 1000.0).kept
 
 
 def test_a_part_that_was_not_measured_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,10 @@ class LoopTime(SystemSource):
         now = _virtual_now()
         return super().monotonic() if now is None else now
 
+    def boottime(self) -> float:
+        now = _virtual_now()
+        return super().boottime() if now is None else now
+
     def wall(self) -> float:
         now = _virtual_now()
         return super().wall() if now is None else EPOCH_S + now
@@ -40,6 +44,9 @@ class Shifted(LoopTime):
 
     def monotonic(self) -> float:
         return super().monotonic() + self._ahead
+
+    def boottime(self) -> float:
+        return super().boottime() + self._ahead
 
     def uniform(self, low: float, high: float) -> float:
         return low

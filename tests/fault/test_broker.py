@@ -14,8 +14,9 @@ from tests.fault.world import LOSSLESS, NO_GIT, World
 from tests.servers.rabbit import RabbitServer
 from tests.support import eventually, holds
 
-NODE, WORKER = 6, 2
-"""Connections: one that publishes and one that consumes, for sagas, and at a node also for the cluster and for jobs."""
+NODE, WORKER = 8, 2
+"""Connections: one that publishes and one that consumes, for sagas, and at a node also for the cluster, for jobs and
+for shards."""
 
 
 @pytest.mark.req("S3-53")

@@ -15,6 +15,7 @@ from tests.acceptance.system import Client
 from tests.architecture.source import PRODUCT, modules
 from tests.fault.cases import CASES, DATABASES, databases
 from tests.fault.cases_of_jobs import JOB_CASES
+from tests.fault.cases_of_shards import SHARD_CASES
 from tests.fault.crashing import APPS, IN_DEV, At, Rig, create, dev_dies, died
 from tests.fault.usage import used
 from tests.processes import Processes
@@ -138,7 +139,8 @@ def test_every_point_of_the_code_is_declared_and_tested() -> None:
     passed = sorted(name for module in modules(*PRODUCT) for name in points_in(module.tree, OURS))
     assert passed == sorted(POINTS), "each point is passed at one place"
     service = [name for module in modules(*PRODUCT) for name in points_in(module.tree, SERVICES)]
-    assert {name.partition(" ")[0] for name in [*CASES, *JOB_CASES]} == {*POINTS, *service}, "each point has its case"
+    cases = {name.partition(" ")[0] for name in [*CASES, *JOB_CASES, *SHARD_CASES]}
+    assert cases == {*POINTS, *service}, "each point has its case"
 
 
 OURS = ("crash.point", "crash.within")

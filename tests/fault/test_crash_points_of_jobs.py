@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,33 +13,7 @@ from tests import forks
 from tests.fault.cases_of_jobs import JOB_CASES, Case
 from tests.fault.crashing_jobs import Ground, JobRig
 from tests.processes import Processes
-from tests.servers import shared, templates
-from tests.servers.names import Pool
 from tests.servers.run import Run
-from tests.servers.shared import Broker, Database
-
-
-@pytest.fixture(scope="module")
-def grounds(
-    rabbitmq_server: Broker,
-    postgres_server: Database,
-    mariadb_server: Database,
-    _vhosts: Pool,
-    _postgres_databases: Pool,
-    _mariadb_databases: Pool,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[list[Ground]]:
-    """Where all cases play: at the same time on each database."""
-    file = tmp_path_factory.mktemp("sqlite") / "test.db"
-    with shared.lent(_postgres_databases) as postgres, shared.lent(_mariadb_databases) as mariadb:
-        urls = {
-            "postgresql": postgres_server.url(postgres),
-            "mariadb": mariadb_server.url(mariadb),
-            "sqlite": f"sqlite+aiosqlite:///{file}",
-        }
-        with shared.lent(_vhosts) as a, shared.lent(_vhosts) as b, shared.lent(_vhosts) as c:
-            vhosts = zip(urls, (a, b, c), strict=True)
-            yield [Ground(name, templates.upgraded(urls[name]), rabbitmq_server.url(vhost)) for name, vhost in vhosts]
 
 
 @pytest.mark.req("S0-54", "S0-55", "S0-56", "S0-57", "S0-72", "S0-74", "S0-76")

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
@@ -58,6 +59,8 @@ class Node:
     read_at: float = -1.0
     blind_until: float = -1.0
     checked_at: float = 0.0
+    allocation: Allocation | None = None
+    """By which it divides; else as all do. A rolling change of the setting makes nodes differ."""
 
 
 @dataclass
@@ -76,9 +79,11 @@ MODES = {
     "rush": Weather(late=0.5, latest=9.0),
     "late": Weather(late=0.6, latest=7.0, lost=0.0),
     "memory": Weather(late=0.6, latest=7.0, lost=0.1),
+    "twins": Weather(late=0.8, latest=1.0, lost=0.0, twice=0.0),
 }
 """The modes, each with its usual weather: all faults; milder ones, with clients of S1 among the members; changes in a
-rush; the same with heartbeats that are overtaken; nodes that answer from old memories to members that were asleep."""
+rush; the same with heartbeats that are overtaken; nodes that answer from old memories to members that were asleep;
+clients of S1 with the same id."""
 
 PAUSES = {"plain": (0.3, 1.0, 3.0), "rush": (0.3, 2.0, 4.0), "late": (0.3, 2.0, 4.0), "memory": (12.0, 24.0)}
 
@@ -112,7 +117,7 @@ class Realm:
 
     @property
     def plain(self) -> bool:
-        return self.mode == "plain"
+        return self.mode in ("plain", "twins")
 
     # Time.
 
@@ -160,9 +165,14 @@ class Realm:
         if self.dice.random() < self.weather.lost:
             return
         held_up = max(0.0, node.asleep_until - self.now) + self._delay()
-        for member in self.members:
-            if (member.worker_id, member.instance) == (got.worker_id, got.instance):
-                self.later(held_up, lambda to=member: to.receive(got))  # type: ignore[misc]
+        for member in self.readers(got):
+            self.later(held_up, lambda to=member: to.receive(got))  # type: ignore[misc]
+
+    def readers(self, got: Assignment) -> list[SdkMember | PlainMember]:
+        """In whose queue an answer arrives."""
+        return [
+            member for member in self.members if (member.worker_id, member.instance) == (got.worker_id, got.instance)
+        ]
 
     # Nodes.
 
@@ -202,7 +212,7 @@ class Realm:
         if isinstance(event, MemberLeave):
             self.left.add((event.worker_id, event.instance))
         before = self.row
-        self.row, effects = shards.apply(before, [event], self.clock(), self.rules)
+        self.row, effects = shards.apply(before, [event], self.clock(), self.rules_of(node))
         for effect in effects:
             if not isinstance(effect, Assignment):
                 self.note(f"{node.name} {effect}")
@@ -217,6 +227,10 @@ class Realm:
         for effect in effects:
             if isinstance(effect, Assignment):
                 self._answer(node, effect)
+
+    def rules_of(self, node: Node) -> ShardRules:
+        """The settings of that node."""
+        return self.rules if node.allocation is None else replace(self.rules, allocation=node.allocation)
 
     def crash(self, node: Node) -> None:
         """The node dies, and starts again."""
@@ -272,6 +286,9 @@ class Realm:
             self.complain(f"wave: {effect.worker_id} is inactive for a node that listens for less than the time-out")
         if (self.clock() - seen).total_seconds() < self.rules.heartbeat_timeout_s:
             self.complain(f"wave: {effect.worker_id} is inactive, but was not silent")
+        clients = [one for one in self.members if isinstance(one, PlainMember) and one.worker_id == effect.worker_id]
+        if any(one.alive and self.now - one.born >= self.rules.heartbeat_timeout_s for one in clients):
+            self.complain(f"wave: {effect.worker_id} is inactive, but a client of that id sends heartbeats")
 
     def _judge(self, node: Node, before: ShardService, after: ShardService) -> None:
         self._judge_generations(node, before, after)
@@ -302,9 +319,9 @@ class Realm:
             self.complain(f"leader: {was.number} is activated after the time of its leader")
         if was.closes_at > self.clock():
             self.complain(f"window: {was.number} is activated before the end of its window")
-        self._judge_shares(before.active.shares if before.active else {}, after)
+        self._judge_shares(self.rules_of(node), before.active.shares if before.active else {}, after)
 
-    def _judge_shares(self, current: Shares, after: ShardService) -> None:
+    def _judge_shares(self, rules: ShardRules, current: Shares, after: ShardService) -> None:
         assert after.active is not None
         active, owned = after.active, list[int]()
         for shares in active.shares.values():
@@ -315,7 +332,7 @@ class Realm:
         sizes = {active.share(worker).size for worker in able}
         if able and max(sizes) - min(sizes) > 1:
             self.complain(f"shares: {active.number} is not even")
-        if self.rules.allocation is Allocation.MINIMAL_MOVE and able:
+        if rules.allocation is Allocation.MINIMAL_MOVE and able:
             fewest = _fewest_moves(after.shard_count, able, current)
             if active.moved != fewest:
                 self.complain(f"moves: {active.number} moves {active.moved} shards instead of {fewest}")
@@ -332,7 +349,8 @@ class Realm:
                 if latest is not None and one.holder != latest.holder:
                     if latest.end > one.start + 1e-6:
                         self.complain(f"two owners of {shard}: {latest} and {one}")
-                    if latest.epoch >= one.epoch:
+                    is_next_client = one.follows_id and latest.holder[0] == one.holder[0]
+                    if latest.epoch >= one.epoch and not is_next_client:
                         self.complain(f"epoch of {shard}: {latest} and then {one}")
                 if latest is None or one.end >= latest.end:
                     latest = one
@@ -400,6 +418,8 @@ class Nemesis:
             return members
         if mode == "memory":
             return [self.join, self.doze, self.doze]
+        if mode == "twins":
+            return [self.join, self.twin, self.twin, self.kill, self.reconnect]
         members += [self.kill, self.kill]
         if mode == "plain":
             return members
@@ -413,7 +433,7 @@ class Nemesis:
         count = self._count()
         if realm.plain and self.dice.random() < 0.5:
             if not any(member.worker_id == worker_id and member.alive for member in realm.members):
-                realm.members.append(PlainMember(realm, worker_id, count))
+                realm.members.append(PlainMember(realm, worker_id, count, f"at-{realm.instances:03}"))
                 realm.members[-1].start()
             return
         grace = self.dice.choice((0.0, 0.0, 8.0, 25.0))
@@ -469,6 +489,30 @@ class Nemesis:
             self.start(member.worker_id)
             second = self.realm.members[-1]
             self.realm.later(self.dice.uniform(1.0, 40.0), self.dice.choice((second, member)).kill)
+
+    def _plain(self) -> PlainMember | None:
+        alive = [member for member in self.realm.members if member.alive and isinstance(member, PlainMember)]
+        return self.dice.choice(alive) if alive else None
+
+    def twin(self) -> None:
+        """A second client of S1 has the same id, for a while; it sends heartbeats, and never registers."""
+        realm = self.realm
+        if (member := self._plain()) is not None:
+            realm.instances += 1
+            second = PlainMember(realm, member.worker_id, member.shard_count, f"at-{realm.instances:03}", twin=True)
+            realm.members.append(second)
+            second.start()
+            realm.later(self.dice.uniform(1.0, 40.0), self.dice.choice((second, member)).kill)
+
+    def reconnect(self) -> None:
+        """A client of S1 has a new connection, and knows nothing of it. Where that happens again before it is answered,
+        it is not told either that another client has its place.
+        """
+        member = self._plain()
+        if member is not None and self.realm.now - member.connected_at >= self.realm.rules.heartbeat_timeout_s:
+            self.realm.instances += 1
+            member.connected_at = self.realm.now
+            member.address = f"at-{self.realm.instances:03}"
 
     def sleep(self) -> None:
         """One stands still."""
@@ -541,6 +585,7 @@ class Simulation:
         mode, dice = mode_of(seed), Random(f"shards:{seed}")
         allocation = Allocation.EVEN if mode == "late" or dice.random() < 0.5 else Allocation.MINIMAL_MOVE
         realm = Realm(seed, ShardRules(allocation=allocation, plain=PlainMode.PROTECT), mode, dice, weather=MODES[mode])
+        self._change_allocation(realm)
         nemesis = Nemesis(realm)
         nemesis.begin()
         realm.run(DURATION)
@@ -550,6 +595,20 @@ class Simulation:
         realm.judge_end()
         realm.judge_intervals()
         return Outcome(seed, realm.wrong, realm.trace, [f"mode {mode}"], "tests.simulation.shards")
+
+    def _change_allocation(self, realm: Realm) -> None:
+        """In every fourth seed one node after another gets the other setting, as in a rolling change."""
+        dice = Random(f"allocation:{realm.seed}")
+        if realm.mode == "late" or dice.random() >= 0.25:
+            return
+        (other,) = set(Allocation) - {realm.rules.allocation}
+        for node in realm.nodes:
+            realm.later(dice.uniform(0.0, DURATION), partial(self._switch, realm, node, other))
+
+    @staticmethod
+    def _switch(realm: Realm, node: Node, allocation: Allocation) -> None:
+        node.allocation = allocation
+        realm.note(f"{node.name} divides by {allocation}")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Which mistakes about shards are planted to see that the simulation finds them?
 
-Each is one that a hurried change could bring in. They are put around the product, and around the SDK's model, from
+Each is one that a hurried change could bring in. They are put around the product, and around the members, from
 outside.
 """
 
@@ -17,11 +17,19 @@ from orchestrix.domain.shards import allocation, convergence, membership, servic
 from orchestrix.domain.shards.allocation import Shares
 from orchestrix.domain.shards.draft import ServiceDraft
 from orchestrix.domain.shards.generations import Cause, Generation
+from orchestrix.domain.shards.member_session import MemberSession
 from orchestrix.domain.shards.members import ServiceMember
 from orchestrix.domain.shards.ranges import ShardRanges
-from orchestrix.domain.shards.state import MemberHeartbeat, MemberLeave, MemberRegistration, ShardRules, ShardService
+from orchestrix.domain.shards.state import (
+    Assignment,
+    MemberHeartbeat,
+    MemberLeave,
+    MemberRegistration,
+    ShardRules,
+    ShardService,
+)
 from tests.simulation.shards import Node, Realm
-from tests.simulation.shards_members import SdkMember
+from tests.simulation.shards_members import PlainMember, SdkMember
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -96,13 +104,13 @@ def the_lease_is_longer_than_the_time_out(patch: pytest.MonkeyPatch) -> None:
 
 def the_lease_counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
     """The lease begins when an answer comes, and not when its heartbeat was sent."""
-    receive = SdkMember.receive
+    receive = MemberSession.receive
 
-    def late(member: SdkMember, got: object) -> None:
-        member.sent = dict.fromkeys(member.sent, member.world.now)
-        receive(member, got)  # type: ignore[arg-type]
+    def late(session: MemberSession, got: Assignment, now: float) -> bool:
+        session._sent[got.seq] = now
+        return receive(session, got, now)
 
-    patch.setattr(SdkMember, "receive", late)
+    patch.setattr(MemberSession, "receive", late)
 
 
 def heartbeats_are_answered_before_they_are_stored(patch: pytest.MonkeyPatch) -> None:
@@ -122,11 +130,54 @@ def answers_from_memory_count_under_any_version(patch: pytest.MonkeyPatch) -> No
 def assignments_count_in_any_order(patch: pytest.MonkeyPatch) -> None:
     """A member follows an older generation after a newer one."""
 
-    def follows(member: SdkMember, got: object) -> bool:
-        member.generation = 0
+    def follows(session: MemberSession, got: Assignment) -> bool:
+        session.generation = 0
         return True
 
-    patch.setattr(SdkMember, "follows", follows)
+    patch.setattr(MemberSession, "follows", follows)
+
+
+def the_lease_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """A member works on until it is answered."""
+    patch.setattr(MemberSession, "check_lease", lambda session, now: True)
+
+
+def shards_are_not_reported_while_they_are_stopped(patch: pytest.MonkeyPatch) -> None:
+    """A member acknowledges before its work has ended."""
+    heartbeat = MemberSession.heartbeat
+
+    def early(session: MemberSession, now: float) -> MemberHeartbeat:
+        return replace(heartbeat(session, now), shards=ShardRanges.of_numbers(session.running))
+
+    patch.setattr(MemberSession, "heartbeat", early)
+
+
+def answers_count_for_any_process(patch: pytest.MonkeyPatch) -> None:
+    """A member follows what another process of its id is given, which reaches it, too."""
+    receive = MemberSession.receive
+
+    def careless(session: MemberSession, got: Assignment, now: float) -> bool:
+        return receive(session, replace(got, instance=session.instance), now)
+
+    def everywhere(realm: Realm, got: Assignment) -> list[SdkMember | PlainMember]:
+        return [member for member in realm.members if member.worker_id == got.worker_id]
+
+    patch.setattr(MemberSession, "receive", careless)
+    patch.setattr(Realm, "readers", everywhere)
+
+
+def a_member_leaves_before_it_stops(patch: pytest.MonkeyPatch) -> None:
+    """The leave is sent while the work still ends."""
+
+    def early(member: SdkMember) -> None:
+        if member.alive and not member._is_asleep(lambda: early(member)):
+            ends = [member.world.now + member.dice.uniform(0.0, 4.0) for _ in member.running]
+            member.alive = False
+            for one, end in zip(member.running.values(), ends, strict=True):
+                one.end = min(one.end, end, member.session.stop_until)
+            member.world.send(MemberLeave(member.worker_id, member.instance))
+
+    patch.setattr(SdkMember, "stop", early)
 
 
 def silence_counts_before_a_node_has_listened(patch: pytest.MonkeyPatch) -> None:
@@ -140,6 +191,21 @@ def silence_counts_before_a_node_has_listened(patch: pytest.MonkeyPatch) -> None
 
 
 # Two processes with one id.
+
+
+def a_heartbeat_from_elsewhere_takes_the_place_of_a_plain_client(patch: pytest.MonkeyPatch) -> None:
+    """Two clients of S1 with one id are both given what it has."""
+    patch.setattr(membership, "_is_from_elsewhere", lambda known, message: False)
+
+
+def a_plain_client_is_quiet_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """Another client of the same id takes the place of one between two of its heartbeats."""
+    patch.setattr(ShardRules, "plain_silence_s", property(lambda rules: 2.0))
+
+
+def a_heartbeat_from_elsewhere_is_never_taken(patch: pytest.MonkeyPatch) -> None:
+    """A client that has connected again is refused for ever."""
+    patch.setattr(membership, "_is_quiet", lambda draft, known: False)
 
 
 def a_new_process_takes_over_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -300,7 +366,14 @@ PLANTS: Final[dict[Plant, Found]] = {
     heartbeats_are_answered_before_they_are_stored: Found(("two owners",)),
     answers_from_memory_count_under_any_version: Found(("two owners",), "memory"),
     assignments_count_in_any_order: Found(("two owners",), "late"),
+    the_lease_is_not_looked_at: Found(("two owners",), "memory"),
+    shards_are_not_reported_while_they_are_stopped: Found(("two owners",)),
+    answers_count_for_any_process: Found(("two owners",), "mixed"),
+    a_member_leaves_before_it_stops: Found(("two owners",)),
     silence_counts_before_a_node_has_listened: Found(("wave",), "mixed"),
+    a_heartbeat_from_elsewhere_takes_the_place_of_a_plain_client: Found(("two owners",), "twins"),
+    a_plain_client_is_quiet_too_soon: Found(("two owners",), "twins"),
+    a_heartbeat_from_elsewhere_is_never_taken: Found(("wave",), "twins"),
     a_new_process_takes_over_at_once: Found(("two owners",), "mixed"),
     heartbeats_are_the_same_of_any_process: Found(("two owners", "end: run are"), "mixed"),
     late_messages_of_one_that_left_count: Found(("ghost",), "rush"),

@@ -319,16 +319,95 @@ def test_the_registry_has_the_times_that_are_asked_for() -> None:
     assert (registry.allow, registry.token, registry.secrets()) == (None, None, {})
 
 
-@pytest.mark.req("S1-13", "S1-14")
+@pytest.mark.req("S1-7", "S1-9", "S1-10")
+def test_the_variables_of_s1s_framework_are_taken() -> None:
+    """With defaults of our own: its port is 3000, and its level is debug."""
+    settings = load({})
+    assert (settings.node_id, settings.http.port, settings.log.level) == ("coordinator", 8080, "info")
+    settings = load({"PROCESS_NAME": "c-2", "PORT": "3000", "LOG_LEVEL": "debug"})
+    assert (settings.node_id, settings.http.port, settings.log.level) == ("c-2", 3000, "debug")
+
+
+@pytest.mark.req("S1-13", "S1-14", "S1-35")
 def test_shards_take_the_names_and_the_times_of_s1() -> None:
     shards = load({}).shards
     assert (shards.window, shards.heartbeat_timeout, shards.check, shards.plain) == (2, 15, 5, "protect")
+    assert shards.allocation == "even"
+    assert load({"ORCHESTRIX_SHARDS__ALLOCATION": "minimal"}).shards.allocation == "minimal"
     shards = load({"HEARTBEAT_TIMEOUT_SECONDS": "15", "HEARTBEAT_CHECK_INTERVAL_SECONDS": "10"}).shards
     assert (shards.heartbeat_timeout, shards.check) == (15, 10), "not below half of it"
     shards = load({"HEARTBEAT_TIMEOUT_SECONDS": "60", "ORCHESTRIX_SHARDS__HEARTBEAT_TIMEOUT": "30"}).shards
     assert shards.heartbeat_timeout == 30, "our own name comes first"
     with pytest.raises(ConfigError, match=r"shards.check \(10\) must be at most"):
         load({"HEARTBEAT_TIMEOUT_SECONDS": "14", "HEARTBEAT_CHECK_INTERVAL_SECONDS": "10"})
+
+
+@pytest.mark.req("S1-11", "S1-12")
+def test_the_socket_for_plain_clients_has_the_names_of_s1() -> None:
+    shards = load({}).shards
+    assert (shards.zmq, shards.zmq_endpoint, shards.zmq_is_open) == (False, "tcp://0.0.0.0:5555", True)
+    environ = {"SHARD_COORDINATOR_BIND_HOST": "tcp://127.0.0.1", "SHARD_COORDINATOR_BIND_PORT": "6000"}
+    shards = load({**environ, "ORCHESTRIX_SHARDS__ZMQ": "on"}).shards
+    assert (shards.zmq, shards.zmq_endpoint, shards.zmq_is_open) == (True, "tcp://127.0.0.1:6000", False)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [
+        ("tcp://0.0.0.0", True),
+        ("tcp://*", True),
+        ("10.0.0.1", True),
+        ("eth0", True),
+        ("tcp://[::]", True),
+        ("localhost", False),
+        ("tcp://127.0.0.2", False),
+        ("tcp://[::1]", False),
+    ],
+)
+def test_who_can_reach_the_socket_for_plain_clients(host: str, is_open: bool) -> None:
+    shards = load({"SHARD_COORDINATOR_BIND_HOST": host}).shards
+    assert shards.zmq_host == "tcp://" + host.removeprefix("tcp://")
+    assert shards.zmq_is_open is is_open
+    assert (
+        load({"SHARD_COORDINATOR_BIND_HOST": host, "ORCHESTRIX_SHARDS__ZMQ_AUTH": "none"}).shards.zmq_is_open is False
+    )
+    keys = {"ORCHESTRIX_SHARDS__ZMQ_SERVER_KEY": "a", "ORCHESTRIX_SHARDS__ZMQ_CLIENT_KEYS": "b"}
+    assert load({"SHARD_COORDINATOR_BIND_HOST": host, **keys}).shards.zmq_is_open is False
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (
+            {"SHARD_COORDINATOR_BIND_HOST": "tcp://0.0.0.0:5555"},
+            "SHARD_COORDINATOR_BIND_HOST: write tcp:// and an addr",
+        ),
+        ({"SHARD_COORDINATOR_BIND_HOST": "ipc:///tmp/x"}, "SHARD_COORDINATOR_BIND_HOST: write tcp:// and an address"),
+        ({"SHARD_COORDINATOR_BIND_PORT": "70000"}, "SHARD_COORDINATOR_BIND_PORT: write a whole number from 0 to 65535"),
+        ({"ORCHESTRIX_SHARDS__ZMQ": "perhaps"}, "ORCHESTRIX_SHARDS__ZMQ: write true or false"),
+        ({"ORCHESTRIX_SHARDS__ZMQ_AUTH": "off"}, "ORCHESTRIX_SHARDS__ZMQ_AUTH: write one of curve, none"),
+        (
+            {"ORCHESTRIX_SHARDS__ZMQ_SERVER_KEY": "a"},
+            "shards.zmq_server_key and shards.zmq_client_keys need each other",
+        ),
+        (
+            {"ORCHESTRIX_SHARDS__ZMQ_CLIENT_KEYS": "a"},
+            "shards.zmq_server_key and shards.zmq_client_keys need each othe",
+        ),
+        (
+            {
+                "ORCHESTRIX_SHARDS__ZMQ_AUTH": "none",
+                "ORCHESTRIX_SHARDS__ZMQ_SERVER_KEY": "a",
+                "ORCHESTRIX_SHARDS__ZMQ_CLIENT_KEYS": "b",
+            },
+            "shards.zmq_server_key is set, but shards.zmq_auth is none: unset one of them",
+        ),
+    ],
+)
+def test_what_cannot_be_a_socket_for_plain_clients_is_refused(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(environ)
+    assert said in str(refused.value)
 
 
 def test_the_limits_of_the_registrys_times_are_taken() -> None:

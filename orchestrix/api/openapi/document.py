@@ -30,6 +30,7 @@ TAGS: Final[Mapping[str, str]] = {
     "jobs": "Long work for the workers of a queue.",
     "schedules": "Jobs that start by themselves.",
     "registry": "Executors of apps: who is there, and which of them gets a job.",
+    "shards": "Services of shards: which member works on which part.",
     "cluster": "The nodes and workers, and which node leads.",
     "control": "For operators: what is due, what is stuck, what was done, and what is to be sent again.",
     "traces": "The traces that this machine keeps.",
@@ -100,6 +101,7 @@ PATH: Final[Mapping[str, Schema]] = {
     "node": {"type": "string", "minLength": 1, "maxLength": 100, "description": "Its id or its name."},
     "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,39}$", "description": "The saga's name."},
     "schedule": {"type": "string", "minLength": 1, "maxLength": 100, "description": "Its id or its name."},
+    "service": {"type": "string", "pattern": NAME, "minLength": 1, "maxLength": 200, "description": "Its name."},
 }
 """What may stand in a path."""
 EVERYWHERE: Final = ("bad_header", "misdirected", "internal_error")

@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 from orchestrix import clock, file_descriptors
 from orchestrix.cli import devfile, endpoints, exit_codes, output
 from orchestrix.cli.banner import banner
-from orchestrix.cli.settings import chosen, load
+from orchestrix.cli.commands import reload
+from orchestrix.cli.settings import chosen, load, read
 from orchestrix.config.settings import LogSettings, Settings
 from orchestrix.config.tokens import SECRET_RECOMMENDED_CHARS
-from orchestrix.errors import ConfigError
+from orchestrix.errors import ConfigError, DefinitionError
 from orchestrix.lifecycle import run_to_the_end
 from orchestrix.telemetry import exporters, local_store, logs, sinks
 from orchestrix.telemetry.log_events import PROCESS_READY
@@ -47,20 +48,48 @@ def _is_shown_by_banner(record: logging.LogRecord) -> bool:
 
 def dev(arguments: argparse.Namespace) -> int:
     """`dev`: everything in this process, until SIGINT or SIGTERM; Ctrl-C before it is ready is no error either."""
-    _BROKER_LOG.addFilter(_is_shown_by_banner)
     # An error is said on the same terminal anyway, by the end of the command.
     stop = ProcessStop(log, error_level=logging.INFO)
+    if reload.is_wanted(arguments.reload):
+        _dev_reloading(arguments, stop)
+    else:
+        _dev_until_stopped(arguments, stop, _say_stopped)
+    return exit_codes.OK
+
+
+def _dev_reloading(arguments: argparse.Namespace, stop: ProcessStop) -> None:
+    """Starts again after each change. Code that does not even start is reported, and its change waited for."""
+    watch = reload.SourceWatch(reload.watched(read(arguments), Path.cwd()))
+    changed = None
+    with suppress(KeyboardInterrupt):
+        try:
+            with reload.Reloader(watch, stop) as reloader:
+                _dev_until_stopped(arguments, stop, lambda: None if reloader.changed else _say_stopped())
+            changed = reloader.changed
+        except (ConfigError, DefinitionError) as error:
+            exit_codes.report(error)
+            print("Waiting for a change of a source file. Ctrl-C to stop.", flush=True)
+            changed = watch.wait()
+    if changed is not None:
+        reload.restart(changed)
+
+
+def _say_stopped() -> None:
+    with suppress(BrokenPipeError):
+        print("Stopped. What is not finished goes on at the next start.", flush=True)
+
+
+def _dev_until_stopped(arguments: argparse.Namespace, stop: ProcessStop, say_stopped: Callable[[], None]) -> None:
+    _BROKER_LOG.addFilter(_is_shown_by_banner)
     try:
         with suppress(KeyboardInterrupt), stop_logged(stop):
             try:
                 _dev(arguments, stop)
             except KeyboardInterrupt:
                 stop.begin(INTERRUPTED)
-            with suppress(BrokenPipeError):
-                print("Stopped. What is not finished goes on at the next start.", flush=True)
+            say_stopped()
     finally:
         _BROKER_LOG.removeFilter(_is_shown_by_banner)
-    return exit_codes.OK
 
 
 def _dev(arguments: argparse.Namespace, stop: ProcessStop) -> None:

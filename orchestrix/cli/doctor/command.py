@@ -22,6 +22,8 @@ from orchestrix.cli.doctor.permissions import check_permissions, names_refused
 from orchestrix.cli.doctor.queues import command_workers, dead_letters, deaths, queues, timeout_bursts
 from orchestrix.cli.doctor.registry import calls, registry
 from orchestrix.cli.doctor.result import FAIL, OK, WARN, CheckResult
+from orchestrix.cli.doctor.shards import facts as shard_facts
+from orchestrix.cli.doctor.shards import shards
 from orchestrix.cli.doctor.stuck import stuck
 from orchestrix.cli.doctor.versions import versions
 from orchestrix.cli.endpoints import hidden
@@ -84,7 +86,8 @@ async def _servers(settings: Settings, folder: Path) -> list[CheckResult]:
     if any(one.status == FAIL for one in found):
         return found
     found += await _guarded("versions", lambda: _versions(settings, folder))
-    return [*found, *await _guarded("jobs", lambda: _jobs(settings, folder))]
+    found += await _guarded("jobs", lambda: _jobs(settings, folder))
+    return [*found, *await _guarded("shards", lambda: _shards(settings, folder))]
 
 
 async def _guarded(what: str, check: Callable[[], Awaitable[list[CheckResult]]]) -> list[CheckResult]:
@@ -280,6 +283,22 @@ async def _jobs(settings: Settings, folder: Path) -> list[CheckResult]:
         await broker.wait_connected(BROKER_TIMEOUT_S)
         refused = await names_refused(broker, url, [dispatch_queue(one) for one in known.not_started])
         return [*refused, *await examined(known, broker, url, folder, settings.jobs.max_live)]
+    finally:
+        await broker.stop()
+        await database.close()
+
+
+async def _shards(settings: Settings, folder: Path) -> list[CheckResult]:
+    """Of services of shards; there is nothing to say while there are none."""
+    from orchestrix.bootstrap import open_broker, open_database
+
+    database = open_database(settings.model_copy(update={"database_url": endpoints.database(settings, folder)}))
+    broker = open_broker(endpoints.broker(settings, folder)(), "orchestrix doctor")
+    try:
+        known = await shard_facts(database)
+        await broker.start()
+        await broker.wait_connected(BROKER_TIMEOUT_S)
+        return await shards(known, broker, settings.shards.heartbeat_timeout)
     finally:
         await broker.stop()
         await database.close()

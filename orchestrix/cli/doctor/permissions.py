@@ -31,7 +31,13 @@ _WRITTEN: Final = (
     topology.JOB_CANCEL,
 )
 """The exchanges that nodes and workers send to."""
-_READ: Final = (topology.UNROUTED, topology.LEADER, topology.JOB_ASSIGNED, topology.JOB_HANDOFF)
+_READ: Final = (
+    topology.UNROUTED,
+    topology.LEADER,
+    topology.JOB_ASSIGNED,
+    topology.JOB_HANDOFF,
+    topology.SHARD_COORDINATOR,
+)
 
 
 async def check_permissions(broker: AmqpBroker, url: str, queues: Sequence[str] = ()) -> list[CheckResult]:

@@ -23,6 +23,7 @@ from orchestrix.cli.nouns.recovery import DEAD_LETTERS, DEADLINES, REDISPATCH
 from orchestrix.cli.nouns.registry import REGISTRY
 from orchestrix.cli.nouns.sagas import APPS, SAGAS, STUCK, TRACE
 from orchestrix.cli.nouns.schedules import SCHEDULES
+from orchestrix.cli.nouns.shards import SHARDS
 from orchestrix.cli.syntax.declarations import CommandGroup, ShellCommand
 
 TABLE: Final[tuple[CommandGroup | ShellCommand, ...]] = (
@@ -41,6 +42,7 @@ TABLE: Final[tuple[CommandGroup | ShellCommand, ...]] = (
     JOBS,
     SCHEDULES,
     REGISTRY,
+    SHARDS,
     CLUSTER,
     WORKERS,
     AUDIT,

@@ -25,6 +25,7 @@ DEV: Final = _command(
     "dev", "everything in one process, nothing to install: API, orchestrator, workers", "dev --port 8080",
     f"{_PROCESSES}:dev",
     option("--port", "the API's port (8080; the next free one if taken)", "PORT", type=whole(*PORTS)),
+    switch("--reload", "start again when a source file changes (also with NODE_ENV=development)"),
 )  # fmt: skip
 SERVE: Final = _command(
     "serve", "a node: HTTP API, orchestrator, coordinator, or all of them", "serve --roles api,orchestrator",

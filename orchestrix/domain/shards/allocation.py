@@ -17,7 +17,7 @@ class Allocation(StrEnum):
 
     EVEN = "even"
     """S1's own: neighbouring shards, in the order of worker ids. A change moves many."""
-    MINIMAL_MOVE = "minimal-move"
+    MINIMAL_MOVE = "minimal"
     """Balanced by weights, and no more shards move than must."""
 
 

@@ -59,7 +59,8 @@ class ServiceDraft:
         for (worker, instance), problem in self._answers.items():
             member = member_of(state, worker, instance)
             if member is not None:
-                yield replace(assignment(state, member), problem=problem)
+                timeout_s = self.rules.heartbeat_timeout_s
+                yield replace(assignment(state, member), problem=problem, timeout_s=timeout_s)
 
     def answer(self, member: ServiceMember, problem: str | None = None) -> None:
         """The member is sent what it has, as it is at the end."""
@@ -108,7 +109,8 @@ class ServiceDraft:
         self._changed_to(generation)
 
     def _changed_to(self, one: Generation) -> None:
-        self._effects.append(GenerationChange(one.number, one.state, one.cause, one.moved))
+        change = GenerationChange(one.number, one.state, one.cause, one.moved, one.shard_count, len(one.shares))
+        self._effects.append(change)
 
     def grant(self, member: ServiceMember, shards: ShardRanges, epoch: int) -> None:
         """The member has these shards too, which are free, under that epoch."""
@@ -167,4 +169,5 @@ def assignment(state: ShardService, member: ServiceMember) -> Assignment:
         active.number if active is not None else 0,
         member.seq,
         within(member.grants, share),
+        via=member.via,
     )

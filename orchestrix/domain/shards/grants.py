@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from orchestrix.domain.shards.ranges import ShardRanges
 
@@ -18,6 +18,7 @@ class Grant(NamedTuple):
 
 Grants: TypeAlias = tuple[Grant, ...]
 """All grants of one member: in order, and without overlap."""
+NO_GRANTS: Final[Grants] = ()
 
 
 def shards_of(grants: Grants) -> ShardRanges:
@@ -33,7 +34,7 @@ def within(grants: Grants, shards: ShardRanges) -> Grants:
 def added(grants: Grants, shards: ShardRanges, epoch: int) -> Grants:
     """The grants and these shards, which are in none of them, under the epoch."""
     new = (Grant(first, last, epoch) for first, last in shards.ranges)
-    return tuple(_joined(sorted((*grants, *new))))
+    return tuple(joined(sorted((*grants, *new))))
 
 
 def _within(grants: Grants, shards: ShardRanges) -> Iterator[Grant]:
@@ -47,7 +48,7 @@ def _within(grants: Grants, shards: ShardRanges) -> Iterator[Grant]:
             here += 1
 
 
-def _joined(grants: Iterable[Grant]) -> Iterator[Grant]:
+def joined(grants: Iterable[Grant]) -> Iterator[Grant]:
     """Grants that are sorted, joined where they touch and have the same epoch."""
     former: Grant | None = None
     for grant in grants:

@@ -43,9 +43,10 @@ class ServiceMember:
     """A member of a service.
 
     `instance` is the id of its process, None for S1's own clients, which are called plain: they know neither
-    generations nor epochs. `seq` is that of its newest message, `shard_count` what it reported last. `weight` 0 is how
-    a member announces that it leaves: it gets no shards, and lets go of those that it has. `version` rises with each
-    change of what it may run: an answer from memory counts only while the stored version is the same.
+    generations nor epochs, and two with one id differ by their `reply_to`. `via` is the node that alone can
+    reach that address, or None where any can. `seq` is that of its newest message, `shard_count` what it reported last.
+    `weight` 0 is how a member announces that it leaves: it gets no shards, and lets go of what it has. `version` rises
+    with each change of what it may run: an answer from memory counts only while the stored version is the same.
 
     For `grace_s` seconds after it left or fell silent, the shards of a member stay its own, without being granted, so
     that a restart moves nothing; meanwhile it is `away`, since `away_at`. `answered` is False from its registration
@@ -59,6 +60,7 @@ class ServiceMember:
     last_seen: datetime
     shard_count: int
     reply_to: str | None = None
+    via: str | None = None
     seq: int = 0
     weight: int = 1
     grace_s: float = 0.0

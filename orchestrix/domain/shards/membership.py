@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -11,11 +12,12 @@ from orchestrix.domain.shards.generations import Cause, CauseKind
 from orchestrix.domain.shards.members import (
     MOST_MEMBERS,
     AwayReason,
+    Departure,
     DepartureReason,
     ServiceMember,
     believed_seen,
 )
-from orchestrix.domain.shards.ranges import ShardRanges
+from orchestrix.domain.shards.ranges import NO_SHARDS
 from orchestrix.domain.shards.state import (
     DEPARTURES_KEPT_S,
     MOST_DEPARTURES,
@@ -28,6 +30,10 @@ from orchestrix.domain.shards.state import (
 
 TOO_MANY_MEMBERS = f"the service has {MOST_MEMBERS} members, and can have no more: stop one, or use another service"
 OTHER_PROCESS = "another process runs under this workerId: stop it, or use another workerId; this one waits for its end"
+OTHER_CLIENT = (
+    "another client runs under this workerId: stop it, or use another workerId; this one gets shards when it "
+    "registers, or when the other one is silent"
+)
 GONE = "this process has left: register under a new instance"
 
 
@@ -70,6 +76,8 @@ def _report(draft: ServiceDraft, asked: MemberRegistration | MemberHeartbeat) ->
         known,
         seq=asked.seq,
         reply_to=asked.reply_to or known.reply_to,
+        via=asked.via if asked.reply_to is not None else known.via,
+        absent=NO_SHARDS if _is_from_elsewhere(known, asked) else known.absent,
         shard_count=asked.shard_count,
         weight=known.weight if asked.weight is None else asked.weight,
         grace_s=known.grace_s if asked.grace_s is None else asked.grace_s,
@@ -84,7 +92,8 @@ def _report(draft: ServiceDraft, asked: MemberRegistration | MemberHeartbeat) ->
 def receive_heartbeat(draft: ServiceDraft, heartbeat: MemberHeartbeat) -> None:
     """A sign of life. One that is newer than all before of that process also reports its shard count and its shards.
 
-    A process that is not known is registered by it.
+    A process that is not known is registered by it. One of a plain client from another address than the member's is
+    refused until that one is silent: only a registration takes its place at once.
     """
     if _has_left(draft, heartbeat.worker_id, heartbeat.instance):
         return  # overtaken by the leave
@@ -97,6 +106,9 @@ def receive_heartbeat(draft: ServiceDraft, heartbeat: MemberHeartbeat) -> None:
     if known.instance != heartbeat.instance:
         _heartbeat_of_another(draft, known, heartbeat)
         return
+    if _is_from_elsewhere(known, heartbeat) and not _is_quiet(draft, known):
+        _refuse(draft, heartbeat, OTHER_CLIENT)
+        return
     draft.store(_seen(draft, known))
     if known.plain or heartbeat.seq > known.seq:
         _report(draft, heartbeat)
@@ -106,6 +118,16 @@ def receive_heartbeat(draft: ServiceDraft, heartbeat: MemberHeartbeat) -> None:
         draft.store(replace(member, generation=max(member.generation, heartbeat.generation)))
         acknowledge(draft, draft.members[known.worker_id], heartbeat)
     draft.answer(known)
+
+
+def _is_from_elsewhere(known: ServiceMember, message: MemberRegistration | MemberHeartbeat | MemberLeave) -> bool:
+    """Whether another plain client says this: it is known by its address alone."""
+    return known.plain and None not in (known.reply_to, message.reply_to) and known.reply_to != message.reply_to
+
+
+def _is_quiet(draft: ServiceDraft, known: ServiceMember) -> bool:
+    silent_s = (draft.now - believed_seen(known.last_seen, draft.now)).total_seconds()
+    return silent_s >= draft.rules.plain_silence_s
 
 
 def _heartbeat_of_another(draft: ServiceDraft, known: ServiceMember, heartbeat: MemberHeartbeat) -> None:
@@ -134,6 +156,8 @@ def leave(draft: ServiceDraft, left: MemberLeave) -> None:
     known = draft.members.get(left.worker_id)
     if known is None or known.instance != left.instance or known.away is AwayReason.LEFT:
         return
+    if _is_from_elsewhere(known, left):
+        return
     if waiting is not None:
         promote(draft, known, waiting)
     elif known.grace_s > 0 and not known.plain:
@@ -161,7 +185,15 @@ def check_silence(draft: ServiceDraft, listening_since: datetime) -> None:
     _prune_departures(draft)
 
 
+def has_old_departures(departures: Collection[Departure], now: datetime) -> bool:
+    """Whether some of them are to be forgotten."""
+    since = now - timedelta(seconds=DEPARTURES_KEPT_S)
+    return len(departures) > MOST_DEPARTURES or any(one.at <= since for one in departures)
+
+
 def _prune_departures(draft: ServiceDraft) -> None:
+    if not has_old_departures(draft.departures.values(), draft.now):
+        return
     since = draft.now - timedelta(seconds=DEPARTURES_KEPT_S)
     latest = sorted(draft.departures.values(), key=lambda one: one.at, reverse=True)[:MOST_DEPARTURES]
     draft.departures = {(one.worker_id, one.instance): one for one in latest if one.at > since}
@@ -187,7 +219,7 @@ def _set_away(draft: ServiceDraft, member: ServiceMember, reason: AwayReason) ->
     """Its shards are free, but stay in its share until its grace is over."""
     member = draft.release(member)
     since = draft.now if reason is AwayReason.LEFT else member.last_seen
-    draft.store(replace(member, away=reason, away_at=since, revoking=(), absent=ShardRanges()))
+    draft.store(replace(member, away=reason, away_at=since, revoking=(), absent=NO_SHARDS))
     draft.note(member, MemberChangeKind.AWAY)
 
 
@@ -224,6 +256,7 @@ def _new(draft: ServiceDraft, asked: MemberRegistration | MemberHeartbeat) -> Se
         last_seen=draft.now,
         shard_count=asked.shard_count,
         reply_to=asked.reply_to,
+        via=asked.via,
         seq=asked.seq,
         weight=1 if asked.weight is None else asked.weight,
         grace_s=asked.grace_s or 0.0,
@@ -256,4 +289,4 @@ def _has_left(draft: ServiceDraft, worker_id: str, instance: str | None) -> bool
 
 def _refuse(draft: ServiceDraft, asked: MemberRegistration | MemberHeartbeat | ServiceMember, problem: str) -> None:
     number = draft.active.number if draft.active is not None else 0
-    draft.effect(Assignment(asked.worker_id, asked.instance, asked.reply_to, number, asked.seq, (), problem))
+    draft.effect(Assignment(asked.worker_id, asked.instance, asked.reply_to, number, asked.seq, (), problem, asked.via))

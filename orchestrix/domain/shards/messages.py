@@ -112,7 +112,8 @@ class _Leave(_FromMember):
 
 class _AssignmentData(_Wire):
     """The data of `assignment`: S1's shards, and for a member with an instance which generation they are of, the
-    number of its newest message that is stored, and an epoch for each entry of `assignedShards`.
+    number of its newest message that is stored, and an epoch for each entry of `assignedShards`; now and then also
+    after how much silence it is inactive.
     """
 
     assignedShards: list[ShardEntry]
@@ -120,6 +121,7 @@ class _AssignmentData(_Wire):
     instance: Instance | None = None
     seq: Number | None = None
     epochs: list[Number] | None = None
+    heartbeatTimeoutMs: Number | None = None
     error: str | None = None
 
     @model_validator(mode="after")
@@ -167,8 +169,11 @@ class MemberMessage:
     event: MemberRegistration | MemberHeartbeat | MemberLeave
 
 
-def read(body: bytes, reply_to: str | None) -> MemberMessage:
-    """The message of a member. Raises `UnreadableMessage` that says what is wrong with it."""
+def read(body: bytes, reply_to: str | None, via: str | None = None) -> MemberMessage:
+    """The message of a member, whose answer is for `reply_to`, by the node `via` if one is named.
+
+    Raises `UnreadableMessage` that says what is wrong with it.
+    """
     if len(body) > MOST_BYTES:
         raise UnreadableMessage(
             f"too-large: {len(body)} bytes, at most {MOST_BYTES}: send assignedShards as ranges [first, last], "
@@ -179,7 +184,7 @@ def read(body: bytes, reply_to: str | None) -> MemberMessage:
     if model is None:
         raise UnreadableMessage(f"type: must be one of {', '.join(_TO_COORDINATOR)}")
     data = _checked(model, fields).data
-    return MemberMessage(data.serviceName, _event(data, reply_to))
+    return MemberMessage(data.serviceName, _event(data, reply_to, via))
 
 
 def _checked(model: type[Any], fields: dict[str, Any]) -> Any:
@@ -197,10 +202,10 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _event(
-    data: _Register | _Heartbeat | _Leave, reply_to: str | None
+    data: _Register | _Heartbeat | _Leave, reply_to: str | None, via: str | None
 ) -> MemberRegistration | MemberHeartbeat | MemberLeave:
     if isinstance(data, _Leave):
-        return MemberLeave(data.workerId, data.instance)
+        return MemberLeave(data.workerId, data.instance, reply_to)
     if isinstance(data, _Register):
         return MemberRegistration(
             worker_id=data.workerId,
@@ -210,6 +215,7 @@ def _event(
             weight=1 if data.weight is None else data.weight,
             grace_s=data.grace_s or 0.0,
             reply_to=reply_to,
+            via=via,
         )
     return MemberHeartbeat(
         worker_id=data.workerId,
@@ -221,6 +227,7 @@ def _event(
         weight=data.weight,
         grace_s=data.grace_s,
         reply_to=reply_to,
+        via=via,
     )
 
 
@@ -251,6 +258,7 @@ def assignment(sent: Assignment) -> bytes:
         numbers = list(shards_of(sent.grants).numbers())
         return _message(ASSIGNMENT, {"assignedShards": numbers, "error": sent.problem})
     fields = {"generation": sent.generation, "instance": sent.instance, "seq": sent.seq, "error": sent.problem}
+    fields |= {"heartbeatTimeoutMs": None if sent.timeout_s is None else round(sent.timeout_s * 1000)}
     return _shortest(ASSIGNMENT, fields, sent.grants)
 
 
@@ -267,7 +275,14 @@ def read_assignment(body: bytes, worker_id: str) -> Assignment:
     if any(one.last >= other.first for one, other in pairwise(grants)):
         raise UnreadableMessage("data.assignedShards: has a shard twice")
     return Assignment(
-        worker_id, data.instance, None, data.generation or 0, data.seq or 0, tuple(grants), problem=data.error
+        worker_id,
+        data.instance,
+        None,
+        data.generation or 0,
+        data.seq or 0,
+        tuple(grants),
+        problem=data.error,
+        timeout_s=data.heartbeatTimeoutMs / 1000 if data.heartbeatTimeoutMs else None,
     )
 
 

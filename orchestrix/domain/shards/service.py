@@ -112,8 +112,8 @@ def is_routine(service: ShardService, heartbeat: MemberHeartbeat) -> bool:
         return False
     if member.instance is not None and (heartbeat.seq <= member.seq or heartbeat.generation != service.active.number):
         return False
-    repeated = (heartbeat.reply_to, heartbeat.shard_count, heartbeat.weight, heartbeat.grace_s)
-    known = (member.reply_to, member.shard_count, member.weight, member.grace_s)
+    repeated = (heartbeat.reply_to, heartbeat.via, heartbeat.shard_count, heartbeat.weight, heartbeat.grace_s)
+    known = (member.reply_to, member.via, member.shard_count, member.weight, member.grace_s)
     if any(new is not None and new != old for new, old in zip(repeated, known, strict=True)):
         return False
     return member.generation == heartbeat.generation and not to_release(service, member)
@@ -122,6 +122,20 @@ def is_routine(service: ShardService, heartbeat: MemberHeartbeat) -> bool:
 def routine_answer(service: ShardService, heartbeat: MemberHeartbeat) -> Assignment:
     """The answer to a heartbeat that `is_routine` and is stored."""
     return replace(assignment(service, service.members[heartbeat.worker_id]), seq=heartbeat.seq)
+
+
+def needs_check(service: ShardService, now: datetime, listening_since: datetime, rules: ShardRules) -> bool:
+    """Whether a check may change something of a service whose members are not silent; who is, the database knows: signs
+    of life of members are not in this state.
+    """
+    if service.pending is not None or service.is_outdated:
+        return True
+    silence = rules.heartbeat_timeout_s
+    return (
+        any(one.grace_is_over(now, listening_since) for one in service.members.values() if one.away is not None)
+        or any(one.is_silent(now, listening_since, silence) for one in service.successors.values())
+        or membership.has_old_departures(service.departures.values(), now)
+    )
 
 
 def next_action_at(service: ShardService, node_id: str) -> datetime | None:

@@ -45,6 +45,15 @@ class ShardRules:
         """For how long a member of the SDK may work after sending a heartbeat that is answered."""
         return self.heartbeat_timeout_s * 2 / 3
 
+    @property
+    def plain_silence_s(self) -> float:
+        """For how long a plain member is silent before a heartbeat from another address takes its place.
+
+        Of two clients with the same id that both send heartbeats within the time-out, the second can never do so for
+        long: of any two gaps between their heartbeats in turn, one is shorter than this.
+        """
+        return self.heartbeat_timeout_s / 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardService:
@@ -90,6 +99,7 @@ class MemberRegistration:
     weight: int = 1
     grace_s: float = 0.0
     reply_to: str | None = None
+    via: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +118,7 @@ class MemberHeartbeat:
     weight: int | None = None
     grace_s: float | None = None
     reply_to: str | None = None
+    via: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +127,7 @@ class MemberLeave:
 
     worker_id: str
     instance: str | None
+    reply_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +150,11 @@ Event: TypeAlias = MemberRegistration | MemberHeartbeat | MemberLeave | ServiceC
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member is to run now, for its `reply_to`.
+    """What a member is to run now, for its `reply_to`, which only the node `via` can reach if one is named.
 
     `seq` is the newest of its messages that is stored: its lease counts from the sending of that. `problem` says why it
-    gets nothing, where that is not just because nothing is free.
+    gets nothing, where that is not just because nothing is free. `timeout_s` is the heartbeat time-out of the node; in
+    a routine answer it is left out.
     """
 
     worker_id: str
@@ -151,16 +164,20 @@ class Assignment:
     seq: int
     grants: Grants
     problem: str | None = None
+    via: str | None = None
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationChange:
-    """A generation has entered a state."""
+    """A generation has entered a state; `shard_count` and `members` are those of its shares."""
 
     number: int
     state: GenerationState
     cause: Cause
     moved: int = 0
+    shard_count: int = 0
+    members: int = 0
 
 
 class MemberChangeKind(StrEnum):

@@ -19,7 +19,7 @@ from orchestrix.persistence.schema import collations, foreign_tables
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD: Final = "0018"
+HEAD: Final = "0019"
 """The newest revision in `migrations`; a constant, so that a start with everything in place need not load Alembic."""
 _KINDS: Final = {"fk": "foreign key", "table_comment": "comment of table"}
 

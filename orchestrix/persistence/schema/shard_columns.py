@@ -46,6 +46,7 @@ def shard_workers_columns() -> list[SchemaItem]:
         Column("away_at", UtcTime),
         Column("revoking", Json),
         Column("absent", Json),
+        Column("via", String(100)),
         UniqueConstraint("service", "worker_id", "instance"),
         Index(None, "service", "state"),
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, delete, insert, select, update
+from sqlalchemy import Column, Row, and_, delete, insert, select, update
 
 from orchestrix.domain.shards.generations import (
     Cause,
@@ -26,13 +26,13 @@ from orchestrix.persistence.tables import generations
 _LIVE: Final = (GenerationState.PENDING.value, GenerationState.ACTIVE.value)
 _OF_HISTORY: Final = (
     *("number", "state", "cause", "cause_worker", "leader_id", "began_at", "activated_at", "ended_at"),
-    *("shard_count", "members", "moved"),
+    *("shard_count", "members", "moved", "closes_at"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """One generation of a service's history; `members` and `moved` are known from its activation on."""
+    """One generation of a service's history; `shard_count`, `members` and `moved` are known from its activation on."""
 
     number: int
     state: str
@@ -45,6 +45,7 @@ class GenerationRecord:
     shard_count: int
     members: int
     moved: int
+    closes_at: datetime
 
 
 async def acquire_leader_lock(tx: Transaction, node_id: str, now: datetime, limit: int = 100) -> list[tuple[str, int]]:
@@ -71,6 +72,14 @@ async def _set_leader(tx: Transaction, service: str, one: Generation) -> None:
     values = {"leader_id": one.leader_id, "leader_until": one.leader_until}
     if (await tx.execute(update(generations).where(*where).values(values))).rowcount != 1:
         raise ConflictError(f"generation {one.number} of {service!r} has another leader")
+
+
+async def release_leader_lock(tx: Transaction, node_id: str) -> int:
+    """Leaves the pending generations that this node leads to whichever node asks next; how many."""
+    table = generations.c
+    where = table.live == GenerationState.PENDING.value, table.leader_id == node_id
+    values = {"leader_id": None, "leader_until": None}
+    return (await tx.execute(update(generations).where(*where).values(values))).rowcount
 
 
 async def transition_state(
@@ -127,17 +136,33 @@ async def save(tx: Transaction, before: ShardService, after: ShardService, now: 
             await _set_leader(tx, after.name, one)
 
 
-async def history(connection: Connection, service: str, limit: int = 100) -> list[GenerationRecord]:
-    """The generations of a service, the newest first."""
-    columns = (generations.c[name] for name in _OF_HISTORY)
-    query = select(*columns).where(generations.c.service == service).order_by(generations.c.number.desc())
+async def history(
+    connection: Connection, service: str, limit: int = 100, before: int | None = None
+) -> list[GenerationRecord]:
+    """The generations of a service, the newest first; those with numbers below `before`, if that is given."""
+    where = [generations.c.service == service, *([] if before is None else [generations.c.number < before])]
+    query = select(*_history_columns()).where(*where).order_by(generations.c.number.desc())
     return [GenerationRecord(*row) for row in await connection.execute(query.limit(limit))]
+
+
+async def live(connection: Connection, services: Collection[str]) -> dict[str, list[GenerationRecord]]:
+    """The active and the pending generations of these services, without their shares, by service."""
+    among = connection.dialect.among(generations.c.service, sorted(services))
+    query = select(generations.c.service, *_history_columns()).where(among, generations.c.live.is_not(None))
+    found: dict[str, list[GenerationRecord]] = {}
+    for service, *row in await connection.execute(query.order_by(generations.c.service, generations.c.number)):
+        found.setdefault(service, []).append(GenerationRecord(*row))
+    return found
 
 
 async def prune(tx: Transaction, before: datetime) -> int:
     """Deletes generations that were superseded before that time; how many."""
     table = generations.c
     return (await tx.execute(delete(generations).where(table.live.is_(None), table.ended_at < before))).rowcount
+
+
+def _history_columns() -> list[Column[Any]]:
+    return [generations.c[name] for name in _OF_HISTORY]
 
 
 def _live(state: ShardService) -> list[Generation]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from orchestrix.domain.shards.generations import Generation, GenerationState
 from orchestrix.domain.shards.members import Process
@@ -12,6 +13,7 @@ from orchestrix.domain.shards.state import ShardService, free_shards
 from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.shards import assignments, generations, services, workers
 from orchestrix.persistence.shards.services import ShardServiceRow
+from orchestrix.persistence.shards.workers import StoredWorkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +25,35 @@ class StoredService:
     ids: Mapping[Process, int]
 
 
+READ_AT_ONCE: Final = 50
+"""Services that are read by the same statements."""
+
+
 async def lock(tx: Transaction, name: str) -> StoredService | None:
     """The service, locked until the transaction ends, also against signs of life; None if there is none."""
     row = await services.lock(tx, name)
-    return await _load(tx, row, lock=True) if row is not None else None
+    return (await _load(tx, [row], lock=True))[0] if row is not None else None
 
 
 async def read(connection: Connection, name: str) -> StoredService | None:
-    """The service, for a node's memory or a view.
+    """The service, for a node's memory or a view."""
+    return (await read_all(connection, [name])).get(name)
 
-    Each statement sees what is committed when it starts; a change in between is found by its version, so that the state
-    is read again.
+
+async def read_all(connection: Connection, names: Iterable[str]) -> dict[str, StoredService]:
+    """These services, as far as they exist, in few statements.
+
+    Each statement sees what is committed when it starts; a change in between is found by its version, so that such a
+    service is read again.
     """
-    while rows := await services.get(connection, [name]):
-        found = await _load(connection, rows[0], lock=False)
-        if [found.version] == [row.version for row in await services.get(connection, [name])]:
-            return found
-    return None
+    left, found = sorted(names), dict[str, StoredService]()
+    while left:
+        batch, left = left[:READ_AT_ONCE], left[READ_AT_ONCE:]
+        read = await _load(connection, await services.get(connection, batch), lock=False)
+        versions = {row.name: row.version for row in await services.get(connection, batch)} if read else {}
+        found |= {one.state.name: one for one in read if versions.get(one.state.name) == one.version}
+        left = [name for name in batch if name in versions and name not in found] + left
+    return found
 
 
 async def save(tx: Transaction, before: ShardService, after: ShardService, now: datetime) -> None:
@@ -55,9 +69,16 @@ async def save(tx: Transaction, before: ShardService, after: ShardService, now: 
     await services.save(tx, after, now)
 
 
-async def _load(connection: Connection, row: ShardServiceRow, *, lock: bool) -> StoredService:
-    found = await workers.load(connection, row.name, await assignments.load(connection, row.name), lock=lock)
-    live = (await generations.load(connection, [row.name])).get(row.name, [])
+async def _load(connection: Connection, rows: Collection[ShardServiceRow], *, lock: bool) -> list[StoredService]:
+    names = [row.name for row in rows]
+    if not names:
+        return []
+    found = await workers.load(connection, names, await assignments.load(connection, names), lock=lock)
+    live = await generations.load(connection, names)
+    return [_stored(row, found.get(row.name, StoredWorkers()), live.get(row.name, [])) for row in rows]
+
+
+def _stored(row: ShardServiceRow, found: StoredWorkers, live: list[Generation]) -> StoredService:
     active = _in_state(live, GenerationState.ACTIVE)
     state = ShardService(
         name=row.name,

@@ -280,6 +280,9 @@ class VirtualClock:
     def monotonic(self) -> float:
         return self._loop.time()
 
+    def boottime(self) -> float:
+        return self._loop.time()
+
     def entropy(self, size: int) -> bytes:
         return self._rng.randbytes(size)
 

@@ -110,6 +110,7 @@ async def answers(member: MemberTransport, count: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.req("S1-51")
 async def test_each_member_gets_the_answers_to_what_it_sent(scene: Scene) -> None:
     members = [await scene.member(f"w-{number}") for number in range(3)]
     for number, member in enumerate(members):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from sqlalchemy import update
@@ -33,7 +33,7 @@ async def stuck(database: Database) -> dict[str, int]:
         return dict(await cluster_counts.stuck_sagas(connection, LATE))
 
 
-async def active(database: Database, states: dict[str, Collection[str]] = STATES) -> dict[str, int]:
+async def active(database: Database, states: Mapping[str, Collection[str]] = STATES) -> dict[str, int]:
     """The active ones in each state."""
     async with database.read() as connection:
         return dict(await cluster_counts.active_sagas(connection, states))

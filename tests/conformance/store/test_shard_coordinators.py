@@ -15,6 +15,7 @@ from orchestrix.domain.shards.grants import Grants, shards_of
 from orchestrix.domain.shards.state import Assignment, MemberHeartbeat, MemberLeave, MemberRegistration, ShardRules
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.shards import generations, service_store
+from orchestrix.shards.changes import ServiceChanges
 from orchestrix.shards.coordinator import ShardCoordinator
 from orchestrix.shards.rabbitmq import MemberAnswer, MemberRequest, RequestHandler
 from tests.support import eventually
@@ -192,3 +193,22 @@ async def test_a_heartbeat_is_stored_before_it_is_answered(world: World, databas
 def _is_answered(world: World) -> bool:
     known = world.last("w-1")
     return known is not None and known.seq == world.seq
+
+
+async def test_nodes_that_change_a_service_at_once_wait_for_each_other(database: Database, peer: Database) -> None:
+    """None of their transactions is in the way of another one's, so that none has to be tried again."""
+    both = [ServiceChanges(one, RULES) for one in (database, peer)]
+
+    async def join(worker: str) -> MemberRegistration:
+        asked = MemberRegistration(worker_id=worker, instance="i-1", shard_count=COUNT, seq=1, reply_to=worker)
+        await both[int(worker) % 2].apply(SERVICE, [asked])
+        return asked
+
+    await join("0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Database, "run", Database._run_once)
+        await asyncio.gather(*(join(str(number)) for number in range(1, 9)))
+    async with database.read() as connection:
+        found = await service_store.read(connection, SERVICE)
+    assert found is not None
+    assert len(found.state.members) == 9

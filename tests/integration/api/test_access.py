@@ -55,6 +55,8 @@ PROTECTED = [
     ("DELETE", "/registry/groups/shop"),
     ("POST", "/registry/route?app=shop"),
     ("POST", "/registry/drain?app=shop"),
+    ("GET", "/shards"),
+    ("GET", "/shards/orders"),
     ("POST", "/api/registry"),
     ("POST", "/api/registryRemove"),
     ("GET", "/openapi.json"),

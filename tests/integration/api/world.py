@@ -30,6 +30,7 @@ from orchestrix.config.registry import RegistrySettings
 from orchestrix.config.settings import JobsSettings
 from orchestrix.dead_letters.service import DeadLetterService
 from orchestrix.domain.registry.addresses import AllowList
+from orchestrix.domain.shards.state import ShardRules
 from orchestrix.engine.broker_status import BrokerStatus
 from orchestrix.engine.control import Action, ActionResult
 from orchestrix.engine.explain.stuck import StuckSagas
@@ -261,6 +262,7 @@ class World:
     job_watch: JobChangeNotifier = field(default_factory=JobChangeNotifier)
     broker: FakeBroker = field(default_factory=FakeBroker)
     registry_settings: RegistrySettings = field(default_factory=RegistrySettings)
+    shard_rules: ShardRules = field(default_factory=ShardRules)
     registry: ExecutorRegistry = field(init=False)
     starter: FakeStarter = field(init=False)
     app: FastAPI = field(init=False)
@@ -313,6 +315,7 @@ class World:
             tokens=tokens,
             guard=guard or OriginGuard(),
             streams=Streams(streams),
+            shard_rules=self.shard_rules,
             gzip=gzip,
             links=self.links,
             trace_reader=self.trace_reader,

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrix.bootstrap import open_broker
 from orchestrix.broker.port import Exchange, Outgoing, Queue, Topology
-from orchestrix.broker.topology import EVENTS, UNROUTED
+from orchestrix.broker.topology import EVENTS, SHARD_COORDINATOR, UNROUTED, shard_topology
 from orchestrix.cli.doctor.permissions import check_permissions
 from orchestrix.cli.doctor.result import CheckResult
 from tests.servers.management import ManagedBroker
@@ -79,11 +79,13 @@ async def test_a_right_that_is_missing_on_one_name_is_found_and_nothing_is_taken
         assert await broker.wait_connected(READY_TIMEOUT_S)
         wanted = Topology((Exchange(EVENTS, "topic"), Exchange(UNROUTED, "fanout")))
         await broker.declare(wanted + Topology(queues=(Queue("cmd.pay", {"x-queue-type": "quorum"}),)))
+        await broker.declare(Topology(queues=shard_topology().queues))
         await broker.publish([Outgoing("", "cmd.pay", b"{}", "m-1")])
         for right, what, name, held in (
             ("write", "exchange", EVENTS, (".*", EXCEPT.replace("NAME", EVENTS), ".*")),
             ("write", "exchange", "amq.default", (".*", EXCEPT.replace("NAME", "amq.default"), ".*")),
             ("read", "queue", "cmd.pay", (".*", ".*", EXCEPT.replace("NAME", "cmd.pay"))),
+            ("read", "queue", SHARD_COORDINATOR, (".*", ".*", EXCEPT.replace("NAME", SHARD_COORDINATOR))),
         ):
             allow(rabbitmq_server, ["rabbitmqctl", "set_permissions", "-p", host, user, *held])
             (found,) = await seen(rabbitmq_url, "cmd.pay")

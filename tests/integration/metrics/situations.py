@@ -36,7 +36,7 @@ from orchestrix.persistence.tables import apps
 from orchestrix.registry.registrar import Registrar
 from orchestrix.saga.catalog import Catalog
 from orchestrix.server import application
-from orchestrix.shards.effects import log_changes
+from orchestrix.shards.effects import ChangeLog
 from orchestrix.telemetry import log_rate, sinks
 from orchestrix.telemetry.metrics.exposition import render
 from sagas.app_provisioning import APP_PROVISIONING
@@ -193,12 +193,13 @@ async def what_the_leader_counts(folder: Path) -> Samples:
 
 async def a_service_of_shards(database: Database) -> None:
     """`orders` has ten shards, all of which its one member has; the change is counted as its node does that."""
+    log = ChangeLog()
     _, effects = await transact(database, [registration("w-1")])
-    log_changes("orders", effects)
+    log.write("orders", effects)
     _, effects = await transact(database, [LeadTaken("n-1")], 0.1)
-    log_changes("orders", effects)
+    log.write("orders", effects)
     _, effects = await transact(database, [ServiceCheck("n-1", database.now())], 3.0)
-    log_changes("orders", effects)
+    log.write("orders", effects)
 
 
 async def a_node_that_hands_its_jobs_off(folder: Path) -> Samples:

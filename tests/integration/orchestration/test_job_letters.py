@@ -13,7 +13,14 @@ import pytest
 from orchestrix import clock
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.broker.port import Outcome, Outgoing, Published
-from orchestrix.broker.topology import DISPATCH_QUEUE_PREFIX, JOB_ASSIGNED, JOB_HANDOFF, job_dispatch, queue_of_work
+from orchestrix.broker.topology import (
+    DISPATCH_QUEUE_PREFIX,
+    JOB_ASSIGNED,
+    JOB_HANDOFF,
+    SHARD_COORDINATOR,
+    job_dispatch,
+    queue_of_work,
+)
 from orchestrix.dead_letters import job_dead_letters
 from orchestrix.dead_letters.service import NotSendable
 from orchestrix.domain import jobs as rules
@@ -63,7 +70,8 @@ async def house(
         await server.start()
     made = House(database, url or server.url)
     await made.open({})
-    await made.hand.declare(queue_of_work(JOB_ASSIGNED) + queue_of_work(JOB_HANDOFF))
+    for queue in (JOB_ASSIGNED, JOB_HANDOFF, SHARD_COORDINATOR):
+        await made.hand.declare(queue_of_work(queue))
     yield made
     await made.close()
     await database.close()
@@ -206,15 +214,15 @@ async def test_queues_that_come_later_are_read_too(house: House) -> None:
     assert {letter.queue for letter in await house.kept(2)} == {QUEUE, f"{DISPATCH_QUEUE_PREFIX}letters"}
 
 
-@pytest.mark.parametrize("queue", [JOB_ASSIGNED, JOB_HANDOFF])
+@pytest.mark.parametrize("queue", [JOB_ASSIGNED, JOB_HANDOFF, SHARD_COORDINATOR])
 async def test_a_question_between_nodes_can_be_asked_again(house: House, queue: str) -> None:
     await house.serve()
-    await house.bury(queue, b'{"jobId": "j"}', "delivery_limit")
+    await house.bury(queue, b'{"jobId": "j"}', "delivery_limit", reply_to="orchestrix.shard.member.w-1")
     (letter,) = await house.kept()
     assert (letter.queue, letter.exchange) == (queue, "")
     await house.letters.redrive(letter.id, ADA)
     (again,) = await house.take(queue)
-    assert again.body == b'{"jobId": "j"}'
+    assert (again.body, again.reply_to) == (b'{"jobId": "j"}', "orchestrix.shard.member.w-1")
 
 
 async def test_a_job_whose_order_the_broker_refuses_fails_with_its_words(

@@ -14,6 +14,7 @@ from orchestrix.broker.amqp.broker import AmqpBroker
 from orchestrix.broker.embedded import EmbeddedBroker
 from orchestrix.config.settings import ShardsSettings, load
 from orchestrix.domain.shards import messages
+from orchestrix.domain.shards.allocation import Allocation
 from orchestrix.domain.shards.grants import shards_of
 from orchestrix.domain.shards.state import Assignment, MemberLeave, MemberRegistration, PlainMode
 from orchestrix.lifecycle import Services
@@ -76,7 +77,7 @@ class Member:
         assert await self.transport.send(messages.LEAVE, left)
 
 
-@pytest.mark.req("S1-4", "S1-15", "S1-16")
+@pytest.mark.req("S1-1", "S1-3", "S1-4", "S1-15", "S1-16")
 async def test_members_are_served_by_whichever_node_is_there(database: Database, broker_url: str) -> None:
     nodes = [node_of(database, broker_url, name, COORDINATOR) for name in ("n-1", "n-2")]
     members = [Member(broker_url, name) for name in ("w-1", "w-2")]
@@ -116,5 +117,7 @@ async def test_a_node_without_that_role_serves_no_member(database: Database) -> 
 
 
 def test_the_rules_are_those_of_the_settings() -> None:
-    rules = shard_rules(ShardsSettings(window=3, heartbeat_timeout=30, plain="push"))
+    rules = shard_rules(ShardsSettings(window=3, heartbeat_timeout=30, plain="push", allocation="minimal"))
     assert (rules.window_s, rules.heartbeat_timeout_s, rules.plain) == (3, 30, PlainMode.PUSH)
+    assert rules.allocation is Allocation.MINIMAL_MOVE
+    assert shard_rules(ShardsSettings()).allocation is Allocation.EVEN

@@ -11,11 +11,12 @@ import pytest
 from orchestrix.bootstrap.cluster import ClusterLinks, NodeIds
 from orchestrix.bootstrap.context import NodeSignals
 from orchestrix.bootstrap.engine import follow_catalog
+from orchestrix.broker.port import LinkState
 from orchestrix.config.settings import Settings
 from orchestrix.dead_letters import redrive
 from orchestrix.domain.leases import Fence
 from orchestrix.jobs.job_coordinator import JobCoordinator
-from orchestrix.lifecycle import WakeSignal
+from orchestrix.lifecycle import Check, WakeSignal
 from orchestrix.node import Node, build_node
 from orchestrix.persistence.engine import Database
 from orchestrix.saga.catalog import Catalog
@@ -79,6 +80,22 @@ async def test_a_leader_has_the_duties_of_jobs_and_of_schedules(database: Databa
     assert work_of(node).duties in duties
     made = [type(duty(Fence(1, "node-1"))) for duty in duties]
     assert Scheduler in made
+
+
+@pytest.mark.req("S1-6", "S1-52")
+async def test_a_coordinator_answers_members_of_shard_services_and_says_whether_it_can(database: Database) -> None:
+    node = built(database)
+    assert node.shards is not None
+    assert [one for one in node.works._parts if one in node.shards.works] == list(node.shards.works)
+    broker = cast(FakeBroker, node.shards.broker)
+    assert broker is not node.context.broker
+    broker.state = LinkState.UP
+    assert Check("Shards", True) in node.health.checks()
+    broker.state = LinkState.DOWN
+    assert "Shards" in [one.component for one in node.health.checks() if not one.healthy]
+    other = built(database, frozenset({"api", "orchestrator"}))
+    assert other.shards is None
+    assert "Shards" not in [one.component for one in other.health.checks()]
 
 
 async def test_whoever_has_written_wakes_the_relay(database: Database) -> None:

@@ -33,6 +33,7 @@ COMMANDS = {
         "jobs",
         "schedules",
         "registry",
+        "shards",
         "cluster",
         "doctor",
         "config",
@@ -51,11 +52,11 @@ COMMANDS = {
     ("deadlines",): {"list", "extend", "cancel"},
     ("cluster",): {"status", "drain"},
     ("registry",): {"list", "show", "set", "delete", "route", "drain"},
+    ("shards",): {"show", "history", "preview"},
     ("jobs",): {"submit", "list", "show", "logs", "cancel", "retry", "why"},
     ("config",): {"show"},
 }
 LATER = {
-    *{"shards"},
     *{"diagram", "signal"},
 }
 
@@ -91,6 +92,14 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["dlq", "show"],
         ["dlq", "show", "1"],
         ["dlq", "edit", "00000000-0000-8000-8000-000000000000"],
+        ["shards"],
+        ["shards", "preview", "orders"],
+        ["shards", "preview", "orders", "--leave", "a", "--join", "b"],
+        ["shards", "preview", "orders", "--shards", "0"],
+        ["shards", "preview", "orders", "--shards", "100001"],
+        ["shards", "preview", "orders", "--join", "a", "--weight", "0"],
+        ["shards", "preview", "orders", "--leave", "a", "--allocation", "best"],
+        ["shards", "history"],
         ["jobs"],
         ["jobs", "show"],
         ["jobs", "logs", "x"],
@@ -153,11 +162,12 @@ def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     from orchestrix.api.registry.models import MOST_PICKS
     from orchestrix.api.schedules.routes import MOST_PREVIEWED
     from orchestrix.cli import instance_names
-    from orchestrix.cli.nouns import local, options, registry, schedules
+    from orchestrix.cli.nouns import local, options, registry, schedules, shards
     from orchestrix.config.settings import WorkerSettings
     from orchestrix.domain.jobs import RETRIES_LIMIT
     from orchestrix.domain.registry.routing import Strategy
     from orchestrix.domain.schedules import CATCH_UP_LIMIT
+    from orchestrix.domain.shards.members import MOST_SHARDS, MOST_WEIGHT
     from orchestrix.saga.messages import MAX_ID
 
     assert options.LIMITS[1] == MAX_LIMIT
@@ -167,6 +177,7 @@ def test_the_ranges_are_those_of_settings_and_api(shell: Shell) -> None:
     assert schedules.COUNT[1] == MOST_PREVIEWED
     assert registry.PICKS[1] == MOST_PICKS
     assert list(options.STRATEGIES) == [*Strategy]
+    assert (shards.SHARD_COUNTS[1], shards.WEIGHTS[1], shards.HISTORY[1]) == (MOST_SHARDS, MOST_WEIGHT, MAX_LIMIT)
     WorkerSettings(concurrency=local.CONCURRENCY[1])
     with pytest.raises(ValueError, match="less than or equal"):
         WorkerSettings(concurrency=local.CONCURRENCY[1] + 1)

@@ -23,6 +23,7 @@ from orchestrix.cli.doctor.jobs import JobFacts
 from orchestrix.cli.doctor.rabbitmq_management import DescriptorUsage
 from orchestrix.cli.doctor.registry import calls, registry
 from orchestrix.cli.doctor.result import WARN, CheckResult
+from orchestrix.cli.doctor.shards import ShardFacts
 from orchestrix.config.registry import RegistrySettings
 from orchestrix.errors import ConfigError, Contention, NotFound, SchemaMismatch, Unavailable
 from orchestrix.persistence.cluster import nodes
@@ -127,6 +128,7 @@ class Parts:
     schema_error: Exception | None = None
     drift: list[str] = field(default_factory=list)
     facts: JobFacts = field(default_factory=JobFacts)
+    shards: ShardFacts = field(default_factory=lambda: ShardFacts(datetime.now(UTC)))
     versions: list[CheckResult] = field(default_factory=list)
     descriptors: DescriptorUsage | None = None
     workers: dict[str, str] = field(default_factory=dict)
@@ -177,6 +179,9 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
         assert silent == 30
         return found.facts
 
+    async def shard_facts(_: FakeDatabase) -> ShardFacts:
+        return found.shards
+
     async def command_workers(_: FakeDatabase) -> dict[str, str]:
         return found.workers
 
@@ -204,6 +209,7 @@ def parts(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Parts:
     monkeypatch.setattr("orchestrix.persistence.cluster.write_probes.try_once", try_once)
     monkeypatch.setattr("orchestrix.persistence.clock_rollback.ahead_s", ahead_s)
     monkeypatch.setattr(command, "facts", facts)
+    monkeypatch.setattr(command, "shard_facts", shard_facts)
     monkeypatch.setattr(command, "command_workers", command_workers)
     monkeypatch.setattr(command, "versions", versions)
     monkeypatch.setattr(rabbitmq_management, "descriptors", lambda url: found.descriptors)

@@ -59,7 +59,7 @@ def test_a_process_name_is_a_nodes_name(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("value", ["development", "production", ""])
-def test_node_env_may_be_set_and_changes_nothing(shell: Shell, value: str) -> None:
+def test_node_env_may_be_set_and_changes_no_setting(shell: Shell, value: str) -> None:
     before = shell("config", "show")
     shell.set(NODE_ENV=value)
     after = shell("config", "show")

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrix.broker.topology import SHARD_COORDINATOR
 from orchestrix.domain.shards import messages
-from orchestrix.domain.shards.state import MemberHeartbeat, MemberLeave, MemberRegistration
+from orchestrix.domain.shards.grants import shards_of
+from orchestrix.domain.shards.ranges import ShardRanges
+from orchestrix.domain.shards.state import Effect, Event, MemberHeartbeat, MemberLeave, MemberRegistration
 from orchestrix.errors import Contention
-from orchestrix.persistence.shards import services, workers
-from orchestrix.shards import changes
+from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.shards import service_store, services, workers
+from orchestrix.persistence.shards.service_store import StoredService
+from orchestrix.shards import changes, coordinator
 from orchestrix.shards.changes import TOO_MANY_SERVICES
-from orchestrix.shards.rabbitmq import MemberRequest
+from orchestrix.shards.coordinator import ShardCoordinator
+from orchestrix.shards.rabbitmq import MemberAnswer, MemberRequest
 from tests.servers import templates
 from tests.support import eventually
 from tests.unit.shards.scene import SERVICE, Member, Scene
@@ -132,11 +139,77 @@ async def test_a_generation_whose_leader_died_is_begun_again_by_another_node(sce
     one = await scene.node("n-1")
     await scene.join("w-1")
     await eventually(lambda: leads(scene, "n-1"), deadline=5.0, every=0.05)
+    scene.clients["n-1"].disconnect()
     await one.stop()
     await scene.node("n-2")
     await settled(scene)
     found = [(one.number, one.state, one.cause, one.leader_id) for one in reversed(await scene.history())]
     assert found == [(1, "superseded", "joined", "n-1"), (2, "active", "abandoned", "n-2")]
+
+
+async def test_a_node_that_stops_leaves_the_generation_that_it_leads_to_another(scene: Scene) -> None:
+    one = await scene.node("n-1")
+    await scene.node("n-2")
+    await scene.join("w-1")
+    await eventually(lambda: leads_pending(scene), deadline=5.0, every=0.05)
+    leader = "n-1" if await leads(scene, "n-1") else "n-2"
+    (other,) = {"n-1", "n-2"} - {leader}
+    assert one is scene.nodes["n-1"]
+    await scene.nodes[leader].stop()
+    await settled(scene, deadline=6.0)
+    found = [(one.number, one.state, one.leader_id) for one in await scene.history()]
+    assert found == [(1, "active", other)]
+
+
+async def leads_pending(scene: Scene) -> bool:
+    return await leads(scene, "n-1") or await leads(scene, "n-2")
+
+
+async def test_services_in_which_nothing_happens_are_not_read_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.node("n-1")
+    for number in range(3):
+        await scene.join(f"w-{number}")
+    await settled(scene)
+    await asyncio.sleep(30)
+    read, silent = service_store.read_all, workers.silent_services
+    reads, looks = list[str](), list[int]()
+
+    async def counted(connection: Connection, names: Collection[str]) -> dict[str, StoredService]:
+        reads.extend(names)
+        return await read(connection, names)
+
+    async def looked(*arguments: Any) -> set[str]:
+        looks.append(1)
+        return await silent(*arguments)
+
+    monkeypatch.setattr(service_store, "read_all", counted)
+    monkeypatch.setattr(workers, "silent_services", looked)
+    await asyncio.sleep(60)
+    assert reads == []
+    assert 11 <= len(looks) <= 13, "one statement for each check, whatever there is to look at"
+
+
+async def test_services_without_members_are_pruned_in_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "PRUNE_S", 20.0)
+    await scene.node("n-1")
+    member = await scene.join("w-1")
+    await settled(scene)
+    await member.leave()
+    await asyncio.sleep(60)
+    assert (await scene.stored()).state.members == {}
+    monkeypatch.setattr(coordinator, "HISTORY_KEPT", timedelta(0))
+    await eventually(lambda: is_gone(scene), deadline=30.0, every=1.0)
+    again = await scene.join("w-2")
+    await settled(scene)
+    assert again.generation > member.generation
+    assert await active(scene) == again.generation
+
+
+async def is_gone(scene: Scene) -> bool:
+    async with scene.database.read() as connection:
+        return not await services.versions(connection)
 
 
 async def leads(scene: Scene, node: str) -> bool:
@@ -407,3 +480,104 @@ async def test_nothing_counts_while_the_broker_is_blocked(scene: Scene) -> None:
     assert "w-1" in (await scene.stored()).state.members
     await asyncio.sleep(8)
     assert (await scene.stored()).state.members == {}
+
+
+async def test_a_client_of_the_same_id_does_not_take_the_heartbeats_of_the_member(scene: Scene) -> None:
+    """Those of the member are queued for a second; what another one says just after each of them replaces none."""
+    node = await scene.node("n-1")
+    member = await scene.join("w-1", instance=None)
+    await settled(scene)
+    reply_to = (await scene.stored()).state.members["w-1"].reply_to
+    await member._beats.stop()
+    for _ in range(8):
+        await asyncio.sleep(5)
+        sent = MemberHeartbeat(worker_id="w-1", instance=None, shard_count=10, shards=member.shards)
+        body = messages.heartbeat(SERVICE, sent)
+        await node.handle([MemberRequest(body, reply_to, None)])
+        (refused,) = await node.handle([MemberRequest(body, "zmq:02", None, "n-2")])
+        (answer,) = refused.answers
+        assert (answer.reply_to, answer.via) == ("zmq:02", "n-2")
+        assert messages.read_assignment(answer.body, "w-1").grants == ()
+    await asyncio.sleep(2)
+    known = (await scene.stored()).state.members["w-1"]
+    assert known.reply_to == reply_to
+    assert list(member.shards.numbers()) == list(range(10))
+    assert await active(scene) == 1
+
+
+async def registered(scene: Scene, node: ShardCoordinator, worker: str) -> MemberAnswer:
+    """What a plain client is answered that registers over a socket of another node, once that is active."""
+    asked = MemberRegistration(worker_id=worker, instance=None, shard_count=10)
+    request = MemberRequest(messages.register(SERVICE, asked), f"zmq:{worker}", None, "n-2")
+    await node.handle([request])
+    await eventually(lambda: scene.stored_member(worker), deadline=20, every=0.5)
+    (handled,) = await node.handle([request])
+    (answer,) = handled.answers
+    return answer
+
+
+async def test_what_another_node_asks_for_is_what_is_stored_now(scene: Scene) -> None:
+    node = await scene.node("n-1")
+    answer = await registered(scene, node, "w-1")
+    assert list(await node.current({"zmq:w-1", "zmq:w-9"})) == [answer]
+    await scene.join("w-0")
+    await asyncio.sleep(5)
+    (pushed,) = await node.current({"zmq:w-1"})
+    assert (pushed.reply_to, pushed.via) == ("zmq:w-1", "n-2")
+    assert shards_of(messages.read_assignment(pushed.body, "w-1").grants) == ShardRanges.of_numbers(range(5, 10))
+    assert list(await node.current({"zmq:w-2"})) == []
+
+
+async def test_a_node_that_stood_still_since_the_commit_sends_a_plain_client_nothing_old(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not see that another member has these shards meanwhile."""
+    node = await scene.node("n-1")
+    other = await scene.node("n-2")
+    await registered(scene, other, "w-1")
+    await node._loop.stop()
+    apply = node._changes.apply
+
+    async def slowly(service: str, events: Sequence[Event]) -> list[Effect]:
+        effects = await apply(service, events)
+        await asyncio.sleep(12)
+        return effects
+
+    monkeypatch.setattr(node._changes, "apply", slowly)
+    asked = MemberRegistration(worker_id="w-1", instance=None, shard_count=10)
+    request = MemberRequest(messages.register(SERVICE, asked), "zmq:w-1", None, "n-2")
+    late = asyncio.create_task(node.handle([request]))
+    await asyncio.sleep(1)
+    joins = MemberRegistration(worker_id="w-0", instance="i-1", shard_count=10, seq=1)
+    await other.handle([MemberRequest(messages.register(SERVICE, joins), None, None)])
+    (handled,) = await late
+    (answer,) = handled.answers
+    assert shards_of(messages.read_assignment(answer.body, "w-1").grants) == ShardRanges.of_numbers(range(5, 10))
+
+
+@pytest.mark.parametrize("instance", [None, "i-1"])
+async def test_a_routine_answer_of_a_node_that_stood_still_since_the_commit_is_left_to_the_next_heartbeat(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, instance: str | None
+) -> None:
+    """A member of the SDK sees by the generation that an answer is old."""
+    await scene.node("n-1")
+    member = await scene.join("w-1", instance=instance)
+    await settled(scene)
+    await asyncio.sleep(10)
+    await member._beats.stop()
+    await asyncio.sleep(3)
+    note, before = workers.note, member.answers
+
+    async def slowly(*arguments: Any) -> set[int]:
+        noted = await note(*arguments)
+        await asyncio.sleep(6)
+        return noted
+
+    monkeypatch.setattr(workers, "note", slowly)
+    await member.beat()
+    await asyncio.sleep(9)
+    assert member.answers - before == (0 if instance is None else 1)
+    monkeypatch.setattr(workers, "note", note)
+    await member.beat()
+    await asyncio.sleep(3)
+    assert member.answers - before == (1 if instance is None else 2)

@@ -78,7 +78,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_packages_go_into_an_environment_of_their_own(machine: Machine) -> None:
     machine.has_venv.touch()
     assert machine.install().returncode == 0
-    assert installed(machine) == [".[postgresql,mysql,otel]"]
+    assert installed(machine) == [".[postgresql,mysql,otel,zmq]"]
 
 
 def installed(machine: Machine) -> list[str]:
@@ -93,10 +93,10 @@ def test_tools_come_with_the_first_target_that_needs_them(machine: Machine, targ
     machine.install()
     for name in ("ruff", "mypy", "lint-imports"):
         (machine.root / ".venv/bin" / name).symlink_to("/bin/true")
-    assert installed(machine) == [".[postgresql,mysql,otel]"]
+    assert installed(machine) == [".[postgresql,mysql,otel,zmq]"]
     assert machine.make(target).returncode == 0
     assert machine.make(target).returncode == 0
-    assert installed(machine) == [".[postgresql,mysql,otel]", ".[dev]"]
+    assert installed(machine) == [".[postgresql,mysql,otel,zmq]", ".[dev]"]
 
 
 def test_both_are_done_again_when_pyproject_changes(machine: Machine) -> None:
@@ -107,7 +107,7 @@ def test_both_are_done_again_when_pyproject_changes(machine: Machine) -> None:
     for stamp in ("installed", "tools"):
         os.utime(machine.root / ".venv" / stamp, (earlier, earlier))
     machine.make("tools")
-    assert installed(machine) == [".[postgresql,mysql,otel]", ".[dev]"]
+    assert installed(machine) == [".[postgresql,mysql,otel,zmq]", ".[dev]"]
 
 
 def test_development_needs_no_tools(machine: Machine) -> None:
@@ -117,7 +117,7 @@ def test_development_needs_no_tools(machine: Machine) -> None:
     shutil.move(machine.bin / "orchestrix", machine.root / ".venv/bin/orchestrix")
     assert machine.make("dev").returncode == 0
     assert machine.noted().splitlines()[-1] == "orchestrix dev"
-    assert installed(machine) == [".[postgresql,mysql,otel]"]
+    assert installed(machine) == [".[postgresql,mysql,otel,zmq]"]
 
 
 def test_the_environment_knows_the_service_wherever_the_folder_is(machine: Machine) -> None:

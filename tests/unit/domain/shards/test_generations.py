@@ -55,7 +55,7 @@ def test_an_illegal_transition_changes_nothing() -> None:
         led(led(begun(1, CAUSE, NOON, 2.0), NODE, NOON), "node-2", NOON)
 
 
-@pytest.mark.req("S4-13", "S4-17", "S4-18", "S4-19", "S4-20", "S4-22", "S4-23")
+@pytest.mark.req("S4-13", "S4-17", "S4-18", "S4-19", "S4-20", "S4-21", "S4-22", "S4-23")
 def test_members_that_register_in_the_window_are_in_one_generation() -> None:
     driver = Driver()
     driver.register("a")

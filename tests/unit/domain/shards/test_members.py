@@ -8,7 +8,7 @@ import pytest
 
 from orchestrix.domain.shards import membership
 from orchestrix.domain.shards.members import MOST_MEMBERS
-from orchestrix.domain.shards.state import DEPARTURES_KEPT_S
+from orchestrix.domain.shards.state import DEPARTURES_KEPT_S, MemberLeave
 from tests.unit.domain.shards.cluster import Driver, seconds
 
 
@@ -267,3 +267,92 @@ def test_one_that_announces_its_leave_hands_over_before_it_stops() -> None:
     driver.activate()
     assert driver.state.active is not None
     assert driver.state.active.moved == 0
+
+
+# Plain clients, which are told apart by their addresses.
+
+
+def plain_client() -> Driver:
+    """One client of S1 with all shards, connected to one node."""
+    driver = Driver()
+    driver.register("a", None, reply_to="zmq:01", via="n-1")
+    driver.activate()
+    return driver
+
+
+@pytest.mark.req("S1-26", "S1-51")
+def test_a_registration_takes_the_place_of_another_plain_client() -> None:
+    driver = plain_client()
+    driver.register("a", None, reply_to="zmq:02", via="n-2")
+    assert driver.given("a") == list(range(10))
+    assert (driver.answers["a"].reply_to, driver.answers["a"].via) == ("zmq:02", "n-2")
+    assert driver.changes == []
+    driver.report("a", [1], None, reply_to="zmq:01", via="n-1", shard_count=3)
+    assert (driver.given("a"), driver.answers["a"].problem) == ([], membership.OTHER_CLIENT)
+    assert (driver.answers["a"].reply_to, driver.answers["a"].via) == ("zmq:01", "n-1")
+    assert (driver.state.shard_count, driver.state.members["a"].reply_to) == (10, "zmq:02")
+
+
+def test_a_heartbeat_from_elsewhere_is_refused_until_the_client_is_silent() -> None:
+    driver = plain_client()
+    driver.report("a", None, None, reply_to="zmq:01", via="n-1")
+    began = driver.now
+    for passed in (5.0, 2.4):
+        driver.wait(passed)
+        driver.report("a", [], None, reply_to="zmq:02", via="n-2")
+        assert (driver.given("a"), driver.answers["a"].problem) == ([], membership.OTHER_CLIENT)
+    assert driver.state.members["a"].last_seen == began
+    driver.wait(0.1)
+    driver.report("a", [], None, reply_to="zmq:02", via="n-2")
+    assert driver.given("a") == list(range(10))
+    assert (driver.state.members["a"].reply_to, driver.state.members["a"].via) == ("zmq:02", "n-2")
+    driver.report("a", [], None, reply_to="zmq:01", via="n-1")
+    assert driver.given("a") == []
+
+
+def test_of_two_plain_clients_that_beat_within_the_time_out_the_first_one_goes_on() -> None:
+    """However their heartbeats are placed in time, for one of two gaps in turn is shorter than half of it."""
+    for place in range(1, 14):
+        driver = plain_client()
+        for _ in range(6):
+            driver.report("a", None, None, reply_to="zmq:01", via="n-1")
+            first = driver.given("a")
+            driver.wait(place)
+            driver.report("a", [], None, reply_to="zmq:02", via="n-2")
+            second = driver.given("a")
+            driver.wait(14 - place)
+        assert (first, second) in (([], list(range(10))), (list(range(10)), []))
+
+
+def test_a_heartbeat_over_another_node_by_an_identity_of_its_own_is_the_clients() -> None:
+    driver = plain_client()
+    driver.wait(1.0)
+    driver.report("a", None, None, reply_to="zmq:01", via="n-2")
+    assert driver.given("a") == list(range(10))
+    assert driver.state.members["a"].via == "n-2"
+
+
+def test_a_leave_of_another_plain_client_changes_nothing() -> None:
+    driver = plain_client()
+    driver.do(MemberLeave("a", None, "zmq:02"))
+    assert driver.shards("a") == list(range(10))
+    driver.do(MemberLeave("a", None, "zmq:01"))
+    assert driver.changes == [("a", "left")]
+
+
+@pytest.mark.parametrize("by", ["registration", "heartbeat"])
+def test_what_a_former_client_has_let_go_of_does_not_count_for_the_next_one(by: str) -> None:
+    driver = plain_client()
+    driver.register("b")
+    driver.activate()
+    driver.wait(10.0)
+    driver.report("b")
+    driver.report("a", [0, 1, 2, 3, 4], None, reply_to="zmq:01", via="n-1")
+    if by == "registration":
+        driver.register("a", None, reply_to="zmq:02", via="n-2")
+    driver.wait(8.0)
+    driver.report("b")
+    driver.report("a", [0, 1, 2, 3, 4], None, reply_to="zmq:02", via="n-2")
+    assert driver.shards("a") == list(range(10))
+    driver.report("a", [0, 1, 2, 3, 4], None, reply_to="zmq:02", via="n-2")
+    assert driver.shards("a") == [0, 1, 2, 3, 4]

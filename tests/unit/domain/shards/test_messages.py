@@ -83,6 +83,14 @@ def test_an_assignment_for_the_sdk_has_an_epoch_for_each_shard() -> None:
     }
 
 
+def test_the_timeout_of_a_node_is_in_the_answer_where_it_is_known() -> None:
+    sent = Assignment("worker-1", "i-1", None, 4, 17, (Grant(0, 0, 8),), timeout_s=7.5)
+    assert json.loads(messages.assignment(sent))["data"]["heartbeatTimeoutMs"] == 7500
+    assert messages.read_assignment(messages.assignment(sent), "worker-1") == sent
+    plain = Assignment("worker-1", None, None, 4, 0, (), timeout_s=7.5)
+    assert json.loads(messages.assignment(plain))["data"] == {"assignedShards": []}
+
+
 def test_why_a_member_gets_nothing_is_in_the_answer() -> None:
     sent = Assignment("worker-1", None, None, 4, 0, (), problem="the service has too many members")
     data = json.loads(messages.assignment(sent))["data"]

@@ -1,0 +1,1 @@
+"""Services of shards over HTTP: who has which shards, and the history of their generations."""
