@@ -81,7 +81,7 @@ dev: install
 services: tools
 	@$(BIN)/python -m tests.servers ensure
 
-# In four processes that share their servers: three mostly wait (tests/together.py). In one with ARGS="-n 0".
+# In five processes that share their servers: four mostly wait (tests/together.py). In one with ARGS="-n 0".
 test: services
 	@$(BIN)/python -m pytest $(if $(findstring no:xdist,$(ARGS)),,-n auto) $(ARGS)
 

@@ -302,7 +302,7 @@ async def _run(
         sockets = [listening(node.context.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
         node.registry.listeners.bound(sockets)
-        port = node_port(node.context.settings, node.context.roles, node.health, None)
+        port = node_port(node.context.settings, node.context.roles, node.health)
         await port.start()
         await node.start()
         running = _running(node, sockets, broker_url)

@@ -123,7 +123,7 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 def server_run(pytestconfig: pytest.Config) -> Iterator[Run]:
     """The folder and the reaper of this process's servers and test processes; the shared servers are the host's."""
     host = getattr(pytestconfig, "workerinput", {}).get("server_host")
-    run = Run(Path(host) if host else None)
+    run = Run(Path(host) if host else None, in_memory=True)
     yield run
     run.close()
 

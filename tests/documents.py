@@ -15,12 +15,23 @@ from orchestrix import Compensation, Saga, Step
 from orchestrix.persistence.tables import metadata
 from orchestrix.saga.diagram import to_mermaid
 from orchestrix.telemetry import log_events
+from orchestrix.telemetry.metrics.catalogue import CATALOGUE
+from orchestrix.telemetry.metrics.definitions import ReportedBy
 from sagas.app_provisioning import APP_PROVISIONING
+from tests.monitoring.alerts import ALERTS, rules
+from tests.monitoring.dashboard import dashboard, datasources
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
 OBSERVABILITY: Final = ROOT / "docs" / "observability.md"
+MONITORING: Final = ROOT / "deploy" / "monitoring"
+FILES: Final[dict[Path, Callable[[], str]]] = {
+    MONITORING / "rules.yml": rules,
+    MONITORING / "dashboard.json": dashboard,
+    MONITORING / "datasources.yml": datasources,
+}
+"""The files that are made from the code as a whole."""
 
 _TYPES: Final = {
     "UtcTime": "timestamp",
@@ -68,6 +79,23 @@ def log_event_table() -> str:
     return "\n".join(["| event | meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in rows)])
 
 
+def metric_table() -> str:
+    """The catalogue of metrics, one a line: their names in Prometheus, their labels, and how to aggregate them."""
+    aggregated = {ReportedBy.PROCESS: "add", ReportedBy.LEADER: "add (leader)", ReportedBy.EVERY_NODE: "largest"}
+    rows = ["| metric | type | labels | of several processes | meaning |", "|---|---|---|---|---|"]
+    for one in CATALOGUE:
+        labels = ", ".join(f"`{label.prometheus}`" for label in one.labels)
+        rows.append(f"| `{one.sample}` | {one.kind.value} | {labels} | {aggregated[one.reported_by]} | {one.help} |")
+    return "\n".join(rows)
+
+
+def alert_table() -> str:
+    """The alerts, one a line."""
+    rows = ["| alert | promise | lasting |", "|---|---|---|"]
+    rows += [f"| [{one.name}](runbooks.md#{one.name.lower()}) | {one.promise} | {one.lasting} |" for one in ALERTS]
+    return "\n".join(rows)
+
+
 def entities() -> str:
     """Every table as a Mermaid `erDiagram`, with a line for each foreign key."""
     lines = ["erDiagram"]
@@ -100,6 +128,8 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "saga:app": lambda: f"{saga_table(APP_PROVISIONING)}\n\n{_fenced(to_mermaid(APP_PROVISIONING))}",
     "states:app": lambda: _fenced(to_mermaid(APP_PROVISIONING)),
     "log:events": log_event_table,
+    "metrics": metric_table,
+    "alerts": alert_table,
     "tables": lambda: _fenced(entities()),
 }
 """What stands between `<!-- name -->` and `<!-- /name -->`."""
@@ -120,11 +150,15 @@ def _stale() -> Iterator[tuple[Path, str]]:
         text = document.read_text()
         if (new := filled(text)) != text:
             yield document, new
+    for file, made in FILES.items():
+        if not file.exists() or file.read_text() != made():
+            yield file, made()
 
 
 def main() -> None:
     """Writes the documents whose generated parts are out of date."""
     for document, text in _stale():
+        document.parent.mkdir(exist_ok=True)
         document.write_text(text)
         print(f"{document.relative_to(ROOT)} brought up to date")
 

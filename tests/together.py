@@ -44,6 +44,7 @@ TOGETHER: Final = {
     "proxy": ("tests/fault/test_proxy.py",),
     "executor broadcasts": ("tests/fault/test_executor_broadcasts.py",),
     "executor jobs": ("tests/fault/test_executor_jobs.py",),
+    "shards": ("tests/fault/test_shards.py",),
     "registry": ("tests/fault/test_registry.py",),
     "registry without nodes": ("tests/fault/test_registry_outages.py::test_nodes_are_away",),
     "registry without servers": ("tests/fault/test_registry_outages.py",),
@@ -65,6 +66,9 @@ WAITING: Final = (
 )
 """So begin the ids of tests that mostly wait, for processes, servers and times. All processes but one run these as long
 as there are any; that one keeps the processor busy meanwhile."""
+LIGHT: Final = ("tests/integration/",)
+"""So begin the ids of those that wait for times alone, and use a quarter of a processor. One process runs them beside
+all others: at the end, without anything else, they would leave the processors idle for minutes."""
 BUSIEST: Final = ("crash points of sagas", "tests/simulation/")
 """So begin the scopes of tests that do not wait and take longest, the longest first: what begins last should be short.
 """
@@ -75,9 +79,11 @@ to run it. A process gets them by the file, and last of all."""
 
 PROCESSORS: Final = max(2, os.cpu_count() or 1)
 """When no tests are left that wait, no more processes than these go on: more would only make each other late."""
-MOST: Final = 4
-"""Processes: three for tests that wait, and one that keeps the processor busy. More of them, each with what it starts,
-would make each other late on two processors."""
+MOST_HEAVY: Final = 3
+"""Processes that run tests that wait and start processes and servers. More of them, each with what it starts, would
+make each other late on two processors."""
+MOST: Final = MOST_HEAVY + 2
+"""Processes: one more for tests that wait and are light, and one that keeps the processor busy."""
 
 
 def processes(paths: Iterable[str]) -> int:
@@ -97,6 +103,17 @@ def group(test: str) -> str:
 def waits(scope: str) -> bool:
     """Whether the tests of a group, or the one test, mostly wait."""
     return not scope.startswith(BUSIEST) and (scope.startswith(WAITING) or scope in TOGETHER)
+
+
+def is_light(scope: str) -> bool:
+    """Whether the test waits and starts nothing."""
+    return waits(scope) and scope.startswith(LIGHT)
+
+
+def takes_light(others: Collection[Iterable[str]]) -> bool:
+    """Whether a process takes what is light, because as many others as may have what is heavy."""
+    heavy = [scopes for scopes in others if any(waits(scope) and not is_light(scope) for scope in scopes)]
+    return len(heavy) >= MOST_HEAVY
 
 
 def ordered(queue: Iterable[str]) -> list[str]:
@@ -170,6 +187,8 @@ class Together(LoadScopeScheduling):
         if nobody_waits and crowds(others, PROCESSORS):
             node.shutdown()
             return
-        scope, work = self.workqueue.popitem(last=nobody_waits or from_the_end(others))
-        self.assigned_work[node][scope] = work
+        last = nobody_waits or from_the_end(others)
+        light = next(filter(is_light, self.workqueue), None) if not last and takes_light(others) else None
+        scope = light or next(reversed(self.workqueue) if last else iter(self.workqueue))
+        self.assigned_work[node][scope] = work = self.workqueue.pop(scope)
         node.send_runtest_some([self._places[test] for test, done in work.items() if not done])

@@ -119,6 +119,6 @@ def _member(node: NodeContext, links: ClusterLinks, node_id: str, make: MakeWork
         draining=draining,
         on_notification=node.signals.on_notification,
         on_reports=node.signals.jobs.reported.add,
-        on_answers=node.signals.shard_answers.add,
+        on_pushes=node.signals.shard_pushes.add,
         on_dead=lambda dead: node.signals.jobs.orphaned.set(),
     )

@@ -12,7 +12,7 @@ from orchestrix.lifecycle import WakeSignal
 from orchestrix.outbox.relay import OutboxSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.saga.catalog import Catalog
-from orchestrix.shards.forwarding import ForwardedAnswers
+from orchestrix.shards.forwarding import ForwardedPushes
 
 API, ORCHESTRATOR, COORDINATOR = "api", "orchestrator", "coordinator"
 
@@ -25,8 +25,8 @@ class NodeSignals:
     jobs: JobSignals = field(default_factory=JobSignals)
     schedules_due: WakeSignal = field(default_factory=WakeSignal)
     """A schedule, or one of its jobs, has changed."""
-    shard_answers: ForwardedAnswers = field(default_factory=ForwardedAnswers)
-    """Answers of other nodes to shard clients that are connected to this one."""
+    shard_pushes: ForwardedPushes = field(default_factory=ForwardedPushes)
+    """Shard clients that are connected to this node, and whose shards another one has changed."""
     catalog_grew: WakeSignal = field(default_factory=WakeSignal)
     """Versions of sagas were read that only other nodes had."""
 

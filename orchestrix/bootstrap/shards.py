@@ -20,8 +20,8 @@ from orchestrix.errors import ConfigError
 from orchestrix.lifecycle import Service
 from orchestrix.shards.combined import CombinedTransport
 from orchestrix.shards.coordinator import ShardCoordinator
-from orchestrix.shards.rabbitmq import RabbitMQTransport, RequestHandler
-from orchestrix.shards.transport import MakeTransport
+from orchestrix.shards.rabbitmq import RabbitMQTransport
+from orchestrix.shards.transport import MakeTransport, MemberService
 from orchestrix.version import DISTRIBUTION
 
 LINK_HEARTBEATS_PER_TIMEOUT: Final = 15
@@ -121,9 +121,9 @@ def _with_clients(
         keys = zmq.CurveKeys(settings.zmq_server_key, settings.zmq_client_keys)
     socket = zmq.ClientSocket(settings.zmq_endpoint, keys)
 
-    def make(handler: RequestHandler) -> CombinedTransport:
+    def make(handler: MemberService) -> CombinedTransport:
         clients = zmq.ZmqTransport(
-            socket, handler, broker, lambda: current_id() or node.name, node.signals.shard_answers
+            socket, handler, broker, lambda: current_id() or node.name, node.signals.shard_pushes
         )
         return CombinedTransport(RabbitMQTransport(broker, handler), clients)
 

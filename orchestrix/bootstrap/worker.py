@@ -15,7 +15,7 @@ from orchestrix.bootstrap.factories import (
     open_database,
 )
 from orchestrix.bootstrap.health_checks import DatabaseWatch, watched
-from orchestrix.bootstrap.monitoring.port import MonitoringPort, Render
+from orchestrix.bootstrap.monitoring.port import MonitoringPort
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import WORKER_SERVICE, export_traces, stop_traces
 from orchestrix.broker.port import Broker
@@ -40,12 +40,10 @@ async def run_worker(
     ready: Callable[[Sequence[str]], None],
     local_traces: Path | None = None,
     process_stop: ProcessStop | None = None,
-    metrics: Render | None = None,
 ) -> None:
     """Serves the commands of `queues` and the jobs of `job_queues` until SIGINT or SIGTERM; all that it can if both
     are empty. `name` is its id on the wire; `ready` gets the names of all queues; `local_traces` is the file of a `dev`
-    that it belongs to. `process_stop` gets why it stops, and how many commands and jobs it did not finish; `metrics`
-    makes what its port of metrics answers.
+    that it belongs to. `process_stop` gets why it stops, and how many commands and jobs it did not finish.
 
     Waits for an absent database or broker. Raises `SchemaMismatch`, `ConfigError`, `DefinitionError`.
     """
@@ -59,7 +57,7 @@ async def run_worker(
     export_traces(settings, WORKER_SERVICE, name, local_traces)
     watch = DatabaseWatch(database, name)
     health = _health(watch, broker, worker)
-    port = MonitoringPort(settings, health, metrics)
+    port = MonitoringPort(settings, health)
     timeout_s = settings.worker.stop_timeout
     stop = process_stop or ProcessStop(log)
     with StopSignals(lambda: log_cut_off(worker, ELSEWHERE), stop) as signals:

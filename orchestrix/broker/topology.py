@@ -81,8 +81,8 @@ def node_queue(node_id: str) -> str:
 
 REPORTS_KIND: Final = "reports"
 """The kind of a notification of a node that names `jobs` of its own: executors have sent their first reports."""
-SHARD_ANSWERS_KIND: Final = "shard-answers"
-"""The kind of a notification of a node that brings `answers` for shard clients that are connected to it."""
+SHARD_PUSHES_KIND: Final = "shard-pushes"
+"""The kind of a notification of a node that names shard clients of its own, which are `to` be sent their shards."""
 
 
 def heartbeat_queue(node_id: str) -> str:

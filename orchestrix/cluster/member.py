@@ -43,9 +43,9 @@ class ClusterMember:
 
     `duties` are what it does besides its own while it leads. `draining` says, for all to see, that it takes nothing
     new. `on_notification` is called with the kind of each notification, `on_reports` with the ids of jobs of its own
-    that executors have reported, `on_answers` with answers for shard clients of its own; `on_dead` with the id of each
-    node that this one, as the leader, has declared dead. None must block. `single_node` says that the broker lives and
-    dies with this process.
+    that executors have reported, `on_pushes` with the addresses of shard clients of its own; `on_dead` with the id of
+    each node that this one, as the leader, has declared dead. None must block. `single_node` says that the broker lives
+    and dies with this process.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ClusterMember:
         draining: DrainSignal | None = None,
         on_notification: Callable[[str], None] = lambda kind: None,
         on_reports: Callable[[Collection[str]], None] = lambda job_ids: None,
-        on_answers: Callable[[Sequence[object]], None] = lambda answers: None,
+        on_pushes: Callable[[Collection[str]], None] = lambda addresses: None,
         on_dead: Callable[[str], None] = lambda node_id: None,
     ) -> None:
         self.identity = identity
@@ -92,7 +92,7 @@ class ClusterMember:
             renew=settings.renew,
             single_node=single_node,
         )
-        presence = NodePresence(link, identity.id, on_notification, on_reports, on_answers)
+        presence = NodePresence(link, identity.id, on_notification, on_reports, on_pushes)
         self._parts = Services([link, heartbeats, presence, self.membership])
 
     def problem(self) -> str | None:

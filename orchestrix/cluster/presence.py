@@ -9,7 +9,7 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Consumer, Outcome, Outgoing
-from orchestrix.broker.topology import REPORTS_KIND, SHARD_ANSWERS_KIND, node_queue
+from orchestrix.broker.topology import REPORTS_KIND, SHARD_PUSHES_KIND, node_queue
 from orchestrix.lifecycle import Loop
 from orchestrix.saga.messages import UnreadableMessage, dump, load
 
@@ -24,7 +24,7 @@ class NodePresence:
     """Consumes the queue that only this node has: a message in it asks the node to check something.
 
     `on_notification` is called with the kind of each notification, `on_reports` with the ids of jobs that executors
-    have reported, `on_answers` with answers for shard clients; none must block.
+    have reported, `on_pushes` with the addresses of shard clients; none must block.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class NodePresence:
         node_id: str,
         on_notification: Callable[[str], None],
         on_reports: Callable[[Collection[str]], None] = lambda job_ids: None,
-        on_answers: Callable[[Sequence[object]], None] = lambda answers: None,
+        on_pushes: Callable[[Collection[str]], None] = lambda addresses: None,
     ) -> None:
         self._broker, self._node_id = broker, node_id
         self._on_notification, self._on_reports = on_notification, on_reports
-        self._on_answers = on_answers
+        self._on_pushes = on_pushes
         self._consumer: Consumer | None = None
         self._loop = Loop("presence", self._round)
 
@@ -58,13 +58,12 @@ class NodePresence:
         if not found:
             await asyncio.sleep(1.0)  # the link is closed: this part is about to end
         read = [_fields(one.body) for one in found]
-        for kind in {_kind(fields) for fields in read} - {PING_KIND, REPORTS_KIND, SHARD_ANSWERS_KIND, None}:
+        for kind in {_kind(fields) for fields in read} - {PING_KIND, REPORTS_KIND, SHARD_PUSHES_KIND, None}:
             self._on_notification(str(kind))
-        if reported := {job_id for fields in read if _kind(fields) == REPORTS_KIND for job_id in _job_ids(fields)}:
+        if reported := {one for fields in read if _kind(fields) == REPORTS_KIND for one in _texts(fields, "jobs")}:
             self._on_reports(reported)
-        for fields in read:
-            if _kind(fields) == SHARD_ANSWERS_KIND and isinstance(answers := fields.get("answers"), list):
-                self._on_answers(answers)
+        if pushes := {one for fields in read if _kind(fields) == SHARD_PUSHES_KIND for one in _texts(fields, "to")}:
+            self._on_pushes(pushes)
         await self._consumer.acknowledge(found)
 
 
@@ -80,8 +79,8 @@ def _kind(fields: Mapping[str, object]) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def _job_ids(fields: Mapping[str, object]) -> list[str]:
-    found = fields.get("jobs")
+def _texts(fields: Mapping[str, object], name: str) -> list[str]:
+    found = fields.get(name)
     return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 

@@ -13,6 +13,7 @@ from orchestrix import clock, crash
 from orchestrix.broker.port import Broker
 from orchestrix.domain.shards import messages
 from orchestrix.domain.shards import service as rules_of
+from orchestrix.domain.shards.draft import assignment
 from orchestrix.domain.shards.members import Process
 from orchestrix.domain.shards.messages import MemberMessage
 from orchestrix.domain.shards.state import (
@@ -31,7 +32,7 @@ from orchestrix.persistence.engine import Database
 from orchestrix.persistence.shards import generations, services, workers
 from orchestrix.saga.messages import UnreadableMessage
 from orchestrix.shards.changes import ServiceChanges
-from orchestrix.shards.effects import ChangeLog, answers
+from orchestrix.shards.effects import STALE_S, ChangeLog, answer, answers, renewed
 from orchestrix.shards.heartbeats import QueuedHeartbeat, RoutineHeartbeats
 from orchestrix.shards.listening import Listening
 from orchestrix.shards.memory import ServiceMemory
@@ -174,13 +175,39 @@ class ShardCoordinator:
 
     async def _apply(self, service: str, events: Sequence[Event]) -> list[Effect]:
         """What follows, after the commit."""
+        began = clock.monotonic()
         try:
             effects = await self._changes.apply(service, events)
         except RetryableError:
             self._listening.interrupt()
             raise
+        if clock.monotonic() - began >= STALE_S:
+            effects = await self._renewed(service, effects)
         self._log.write(service, effects)
         return effects
+
+    async def _renewed(self, service: str, effects: Sequence[Effect]) -> list[Effect]:
+        """The effects with assignments as they are now: this process may have stood still since the commit, and a plain
+        member cannot see that one is old.
+        """
+        began = -STALE_S
+        while clock.monotonic() - began >= STALE_S:
+            began = clock.monotonic()
+            async with self._database.read() as connection:
+                await self._memory.read(connection, [service])
+        known = self._memory.get(service)
+        return [one for effect in effects if (one := renewed(effect, known.state if known else None)) is not None]
+
+    async def current(self, addresses: Collection[str]) -> Sequence[MemberAnswer]:
+        """What the members with these addresses have, as it is stored now."""
+        async with self._database.read() as connection:
+            await self._memory.refresh(connection)
+        return [
+            answer(assignment(known.state, member), None)
+            for _, known in self._memory
+            for member in known.state.members.values()
+            if member.reply_to in addresses and member.answered
+        ]
 
     # What the node does by itself.
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from orchestrix.dead_letters.retry_buffer import LogRateLimiter
 from orchestrix.domain.shards import messages
+from orchestrix.domain.shards.draft import assignment, member_of
 from orchestrix.domain.shards.generations import GenerationState
 from orchestrix.domain.shards.grants import shards_of
 from orchestrix.domain.shards.members import Process
-from orchestrix.domain.shards.state import Assignment, Effect, GenerationChange, MemberChange, MemberChangeKind
+from orchestrix.domain.shards.state import (
+    PLAIN_RELEASE_S,
+    Assignment,
+    Effect,
+    GenerationChange,
+    MemberChange,
+    MemberChangeKind,
+    ShardService,
+)
 from orchestrix.quantities import counted
 from orchestrix.shards.rabbitmq import MemberAnswer
 from orchestrix.telemetry import log_events
@@ -20,6 +30,22 @@ from orchestrix.telemetry.metrics.instruments import counter
 
 log = logging.getLogger("orchestrix.shards")
 _rebalances = counter(SHARD_REBALANCES)
+
+
+STALE_S: Final = PLAIN_RELEASE_S / 2
+"""Seconds since the beginning of a transaction after which a plain member is not sent what it has assigned: it could be
+another member's, and nothing in the message shows how old it is.
+"""
+
+
+def renewed(effect: Effect, state: ShardService | None) -> Effect | None:
+    """The effect, where it assigns shards to a plain member with what that one has in `state`; None if it is gone."""
+    if not isinstance(effect, Assignment) or effect.instance is not None or effect.problem is not None:
+        return effect
+    member = member_of(state, effect.worker_id, None) if state is not None else None
+    if state is None or member is None or member.reply_to != effect.reply_to:
+        return None
+    return replace(assignment(state, member), seq=effect.seq)
 
 
 def answers(effects: Iterable[Effect], asked: Mapping[Process, str | None]) -> list[MemberAnswer]:

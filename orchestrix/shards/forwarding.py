@@ -1,79 +1,67 @@
-"""Answer forwarding: sends answers by the node that their clients are connected to, which no other can reach."""
+"""Push forwarding: has an assignment sent by the node that its client is connected to, which no other can reach.
+
+That node is not told the assignment: it may get the message late, and a plain client cannot see that one is old.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Broker, Outcome, Outgoing
-from orchestrix.broker.topology import SHARD_ANSWERS_KIND, node_queue
+from orchestrix.broker.topology import SHARD_PUSHES_KIND, node_queue
 from orchestrix.lifecycle import WakeSignal
 from orchestrix.saga.messages import dump
 from orchestrix.shards.rabbitmq import MemberAnswer
 
 FORWARD_TIMEOUT_S: Final = 2.0
-MOST_MESSAGE_CHARS: Final = 256 * 1024
-"""Characters of the answers in one message to a node; a longer answer goes alone."""
+ADDRESSES_AT_ONCE: Final = 1_000
+"""Clients in one message to a node."""
 MOST_KEPT: Final = 10_000
-"""Answers from other nodes that wait to be sent here; the oldest of more are dropped."""
+"""Clients that wait for what another node has asked for; more are ignored."""
 
 
-class ForwardedAnswers:
-    """Answers that other nodes have sent for clients of this one, and that are not sent yet."""
+class ForwardedPushes:
+    """The addresses of clients of this node that are to be sent what they have now, because it has changed."""
 
     def __init__(self) -> None:
-        self._answers: list[MemberAnswer] = []
+        self._addresses: set[str] = set()
         self._arrived = WakeSignal()
 
-    def add(self, found: Sequence[object]) -> None:
-        """Those of one message; what is no answer is ignored."""
-        self._answers += [answer for one in found if (answer := _answer(one)) is not None]
-        del self._answers[:-MOST_KEPT]
+    def add(self, addresses: Iterable[str]) -> None:
+        """Another node has changed what these have."""
+        for one in addresses:
+            if len(self._addresses) < MOST_KEPT:
+                self._addresses.add(one)
         self._arrived.set()
 
-    async def take(self) -> list[MemberAnswer]:
+    async def take(self) -> set[str]:
         """Waits for some, and takes all."""
-        while not self._answers:
+        while not self._addresses:
             await self._arrived.wait(None)
-        found, self._answers = self._answers, []
+        found, self._addresses = self._addresses, set()
         return found
 
 
-async def forward(broker: Broker, answers: Sequence[MemberAnswer]) -> int:
-    """Sends answers to the nodes that their `via` names; how many nodes' messages are lost, which are not sent again:
+async def forward(broker: Broker, answers: Iterable[MemberAnswer]) -> int:
+    """Asks the nodes that their `via` names to send them; how many of these messages are lost. They are not sent again:
     the answers to the clients' next heartbeats say the same.
     """
-    outgoing = [_outgoing(via, part) for via, part in _parts(answers)]
+    by_node: dict[str, list[str]] = defaultdict(list)
+    for one in answers:
+        if one.via is not None:
+            by_node[one.via].append(one.reply_to)
+    outgoing = [
+        _outgoing(via, addresses[first : first + ADDRESSES_AT_ONCE])
+        for via, addresses in sorted(by_node.items())
+        for first in range(0, len(addresses), ADDRESSES_AT_ONCE)
+    ]
     results = await broker.publish(outgoing, FORWARD_TIMEOUT_S) if outgoing else []
     return sum(one.outcome is not Outcome.CONFIRMED for one in results)
 
 
-def _parts(answers: Sequence[MemberAnswer]) -> Iterator[tuple[str, list[MemberAnswer]]]:
-    def by_node(one: MemberAnswer) -> str:
-        return one.via or ""
-
-    for via, group in groupby(sorted(answers, key=by_node), by_node):
-        part: list[MemberAnswer] = []
-        size = 0
-        for one in group:
-            if part and size + len(one.body) > MOST_MESSAGE_CHARS:
-                yield via, part
-                part, size = [], 0
-            part.append(one)
-            size += len(one.body)
-        yield via, part
-
-
-def _outgoing(via: str, answers: Sequence[MemberAnswer]) -> Outgoing:
-    fields = [{"to": one.reply_to, "body": one.body.decode()} for one in answers]
-    body = dump({"kind": SHARD_ANSWERS_KIND, "answers": fields})
+def _outgoing(via: str, addresses: Sequence[str]) -> Outgoing:
+    body = dump({"kind": SHARD_PUSHES_KIND, "to": addresses})
     return Outgoing("", node_queue(via), body, clock.uuid7(), type="node.poke")
-
-
-def _answer(found: object) -> MemberAnswer | None:
-    if not isinstance(found, Mapping):
-        return None
-    reply_to, body = found.get("to"), found.get("body")
-    return MemberAnswer(reply_to, body.encode()) if isinstance(reply_to, str) and isinstance(body, str) else None

@@ -17,7 +17,7 @@ from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
 from orchestrix.persistence.shards import workers
 from orchestrix.persistence.shards.workers import SignOfLife
-from orchestrix.shards.effects import answer
+from orchestrix.shards.effects import STALE_S, answer
 from orchestrix.shards.listening import Listening
 from orchestrix.shards.memory import ServiceMemory
 from orchestrix.shards.rabbitmq import MemberAnswer
@@ -159,7 +159,10 @@ class RoutineHeartbeats:
             found[row] = one.key, None if sent.reply_to is None else answer(sent, one.correlation_id)
         if not signs:
             return {}
-        now = self._database.now()
+        began, now = clock.monotonic(), self._database.now()
         noted = await self._database.run(lambda tx: workers.note(tx, list(signs.values()), now))
         crash.point("shards.heartbeats.after_commit")
-        return {found[row][0]: found[row][1] for row in noted}
+        stored = {found[row][0]: found[row][1] for row in noted}
+        if clock.monotonic() - began >= STALE_S:  # it may have stood still since the commit
+            stored |= {key: None for key in stored if key[1][1] is None}
+        return stored

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from orchestrix.shards.rabbitmq import MemberAnswer, RequestHandler
@@ -23,5 +23,14 @@ class Transport(Protocol):
 
 ZMQ_PREFIX: Final = "zmq:"
 """How the address of a ZeroMQ client begins; its identity follows, in hexadecimal digits."""
-MakeTransport: TypeAlias = Callable[[RequestHandler], Transport]
+
+
+class MemberService(RequestHandler, Protocol):
+    """What is behind a transport by which clients are connected to one node."""
+
+    async def current(self, addresses: Collection[str]) -> Sequence[MemberAnswer]:
+        """What the members with these addresses have now. Raises `RetryableError`."""
+
+
+MakeTransport: TypeAlias = Callable[[MemberService], Transport]
 """Makes the transport that brings its requests to that handler."""

@@ -22,9 +22,10 @@ from orchestrix.broker.port import Broker
 from orchestrix.domain.shards.messages import MOST_BYTES, refusal
 from orchestrix.errors import ConfigError, RetryableError, SchemaMismatch
 from orchestrix.lifecycle import Loop, backoff, shielded
-from orchestrix.shards.forwarding import ForwardedAnswers, forward
-from orchestrix.shards.rabbitmq import Handled, MemberAnswer, MemberRequest, RequestHandler
+from orchestrix.shards.forwarding import ForwardedPushes, forward
+from orchestrix.shards.rabbitmq import Handled, MemberAnswer, MemberRequest
 from orchestrix.shards.transport import ZMQ_PREFIX as PREFIX
+from orchestrix.shards.transport import MemberService
 from orchestrix.shards.waiting import ClientMessage, WaitingMessages
 from orchestrix.telemetry import log_events
 from orchestrix.telemetry.log_throttle import LogThrottle
@@ -180,23 +181,23 @@ class ClientSocket:
 class ZmqTransport:
     """Handles what the clients of `socket` have sent; the socket still listens after this has stopped.
 
-    `here` is the id of this node now. Answers to clients of other nodes go by these, and `forwarded` are those that
-    came from them.
+    `here` is the id of this node now. Answers to clients of other nodes go by these, and `forwarded` are the clients
+    for which they ask the same of this one.
     """
 
     def __init__(
         self,
         socket: ClientSocket,
-        handler: RequestHandler,
+        handler: MemberService,
         broker: Broker,
         here: Callable[[], str],
-        forwarded: ForwardedAnswers,
+        forwarded: ForwardedPushes,
     ) -> None:
         self._socket, self._handler, self._broker = socket, handler, broker
         self._here, self._forwarded = here, forwarded
         self._own = {here()}
         self._failures = 0
-        self._loops = [Loop("shard clients' requests", self._round), Loop("forwarded answers", self._send_forwarded)]
+        self._loops = [Loop("shard clients' requests", self._round), Loop("forwarded pushes", self._send_forwarded)]
 
     async def start(self) -> None:
         """Begins to handle messages."""
@@ -222,7 +223,7 @@ class ZmqTransport:
                 self._socket.send(identity, one.body)
 
     async def _send_forwarded(self) -> None:
-        self._send_here(await self._forwarded.take())
+        self._send_here(await self._handler.current(await self._forwarded.take()))
 
     async def _round(self) -> None:
         batch = await self._socket.waiting.first(BATCH_LIMIT)

@@ -139,7 +139,8 @@ class SdkLogHandler(logging.Handler):
             text = BAD_HEADERS if record.name == HEADERS_LOGGER else " ".join(record.getMessage().split())
         except Exception:  # arguments that do not fit, or whose text cannot be made
             text = str(record.msg)
-        log.warning("traces: %s", text, extra={"left_out": left_out} if left_out else None)
+        signal = METRICS if "metric" in record.name else TRACES
+        log.warning("%s: %s", signal, text, extra={"left_out": left_out} if left_out else None)
 
 
 def _processors(wanted: bool, store: Path | None) -> list[SpanBatches]:

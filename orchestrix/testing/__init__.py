@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from orchestrix.testing.environment import StoryError
     from orchestrix.testing.expectations import Ending
     from orchestrix.testing.job_scenario import JobStory, given_job
+    from orchestrix.testing.member_scenario import MemberStory, given_member
     from orchestrix.testing.scenario import Story, given
     from orchestrix.testing.stubs import When
 
 _HOME_OF = {
     "Ending": "orchestrix.testing.expectations",
     "JobStory": "orchestrix.testing.job_scenario",
+    "MemberStory": "orchestrix.testing.member_scenario",
     "Story": "orchestrix.testing.scenario",
     "StoryError": "orchestrix.testing.environment",
     "When": "orchestrix.testing.stubs",
@@ -39,9 +41,22 @@ _HOME_OF = {
     "crash_point": "orchestrix.crash",
     "given": "orchestrix.testing.scenario",
     "given_job": "orchestrix.testing.job_scenario",
+    "given_member": "orchestrix.testing.member_scenario",
 }
 
-__all__ = ["Ending", "JobStory", "Story", "StoryError", "When", "between", "crash_point", "given", "given_job"]
+__all__ = [
+    "Ending",
+    "JobStory",
+    "MemberStory",
+    "Story",
+    "StoryError",
+    "When",
+    "between",
+    "crash_point",
+    "given",
+    "given_job",
+    "given_member",
+]
 
 
 def __getattr__(name: str) -> Any:

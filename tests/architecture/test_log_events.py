@@ -78,7 +78,7 @@ def test_names_are_unique_and_described() -> None:
 
 def test_the_documents_list_all_of_them() -> None:
     text = OBSERVABILITY.read_text()
-    assert parts(OBSERVABILITY) == ["log:events"]
+    assert parts(OBSERVABILITY) == ["metrics", "alerts", "log:events"]
     assert filled(text) == text, "write it anew with `python -m tests.documents`"
     assert re.findall(r"^\| `([a-z_.]+)` \|", text[text.index("log:events") :], re.MULTILINE) == list(
         CATALOGUE.values()

@@ -67,6 +67,7 @@ KEEP_TIME = {
     "tests/unit/shards/test_flow.py",
     "tests/unit/shards/test_listening.py",
     "tests/unit/shards/test_member.py",
+    "tests/unit/testing/test_member_story.py",
     "tests/unit/tooling/test_virtual_time.py",
     "tests/unit/workers/test_deaths.py",
     "tests/unit/workers/test_guarded.py",

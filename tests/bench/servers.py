@@ -28,10 +28,16 @@ class NotDurable(Exception):
 
 
 class Postgres(PostgresServer):
-    """PostgreSQL with the memory that it has by default: the one for tests makes do with less."""
+    """PostgreSQL with the memory that it has by default: the one for tests makes do with less, and with files."""
 
     def argv(self) -> list[str]:
-        return [*super().argv(), "-c", "shared_buffers=128MB"]
+        return [*super().argv(), "-c", "shared_buffers=128MB", "-c", "dynamic_shared_memory_type=posix"]
+
+
+class Rabbit(RabbitServer):
+    """RabbitMQ on two processors: the one for tests makes do with one."""
+
+    schedulers = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ def _started(run: Run) -> Servers:
     if programs[0] is None or programs[1] is None:
         missing = lookup.RABBITMQ if programs[0] is None else lookup.POSTGRESQL
         raise lookup.Missing(lookup.missing(missing))
-    found = Servers(run, RabbitServer(programs[0], run), Postgres(programs[1], run))
+    found = Servers(run, Rabbit(programs[0], run), Postgres(programs[1], run))
     found.rabbit.start()
     found.postgres.start()
     found.rabbit.change_vhosts(HOSTS, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,12 +17,13 @@ from tests.bench.nodes import NAMES, Cluster, cluster
 from tests.bench.product import READY, WrongResult, spawn
 from tests.bench.servers import Servers
 from tests.shard_fleet.fleet import Fleet, names
+from tests.shard_fleet.intervals import machine_time
 from tests.support import holds
 
 SERVICE: Final = "bench"
 SHARDS, PROCESSES, EACH = 1000, 4, 5
-TIMEOUT_S, WINDOW_S = 15.0, 2.0
-"""The defaults."""
+TIMEOUT_S: Final = 15.0
+"""The default."""
 SHARED_WITHIN_S: Final = 60.0
 NODE: Final = "ada"
 DATABASE: Final = "shards"
@@ -60,37 +62,45 @@ async def _measure(servers: Servers, sizes: Sizes, found: Findings) -> None:
         await _heartbeats(servers, one, sizes, found)
 
 
-async def _leaves(servers: Servers, host: str, allocation: str, times: int, found: Findings) -> None:
+async def _leaves(servers: Servers, database: str, allocation: str, times: int, found: Findings) -> None:
     """One of twenty leaves, again and again; a new one joins after each."""
-    fleet = Fleet(servers.run, servers.run.root, TIMEOUT_S)
-    workers, many = names("worker", 0, PROCESSES * EACH), len(NAMES)
+    folder = servers.run.root / database
+    folder.mkdir()
+    fleet = Fleet(servers.run, folder, TIMEOUT_S)
+    workers = names("worker", 0, PROCESSES * EACH)
     try:
         for place in range(PROCESSES):
-            process = await fleet.start(servers.rabbit.url(host), FLEET_LAST_WORK="0")
+            process = await fleet.start(servers.rabbit.url(database), FLEET_LAST_WORK="0")
             await fleet.join(process, SERVICE, SHARDS, *workers[place * EACH : (place + 1) * EACH])
         await fleet.shared(SERVICE, SHARDS, within=SHARED_WITHIN_S)
         took = []
-        for number in range(times):
-            took.append(await _one_leaves(fleet, workers[number % len(workers)]))
-            await fleet.join(fleet.processes[0], SERVICE, SHARDS, workers[number % len(workers)])
+        for worker in (workers[number % len(workers)] for number in range(times)):
+            process = fleet.process_of(worker)
+            since = machine_time()
+            await fleet.leave(worker)
+            await fleet.shared(SERVICE, SHARDS, within=SHARED_WITHIN_S)
+            window = await asyncio.to_thread(_end_of_window, servers, database)
+            took.append(1000 * (_last_begin(fleet, since) - window))
+            await fleet.join(process, SERVICE, SHARDS, worker)
             await fleet.shared(SERVICE, SHARDS, within=SHARED_WITHIN_S)
         fleet.check()
     finally:
         fleet.close()
-    case = f"one of {len(workers)} leaves {SHARDS:,} shards, {allocation}, {many} nodes: all held after the window"
+    case = f"one of {len(workers)} leaves {SHARDS:,} shards, {allocation}: all held after the window"
     found.bars.append(bars.rebalanced(allocation, found.figure(case, took).worst))
 
 
-async def _one_leaves(fleet: Fleet, worker: str) -> float:
-    """Milliseconds from the end of the window, which is not before its leave, until all its shards are others'."""
-    before = len(fleet.intervals())
-    await fleet.leave(worker)
-    await fleet.shared(SERVICE, SHARDS, within=SHARED_WITHIN_S)
-    every = fleet.intervals()
-    left = max(one.end for one in every if one.holder.worker == worker and one.said_end)
-    begun = [one.begin for one in every if one.begin > left]
-    assert len(every) > before, "shards have moved"
-    return 1000 * (max(begun) - left - WINDOW_S)
+def _last_begin(fleet: Fleet, since: float) -> float:
+    """When the last shard of those that have moved was begun by its new member, in seconds since 1970."""
+    begun = [one.begin for one in fleet.intervals() if one.begin > since]
+    assert begun, "shards have moved"
+    return max(begun) + time.time() - machine_time()
+
+
+def _end_of_window(servers: Servers, database: str) -> float:
+    """That of the last generation that has moved shards, in seconds since 1970."""
+    query = "SELECT extract(epoch FROM closes_at)::float AS at FROM generations WHERE moved > 0 ORDER BY number DESC"
+    return float(servers.rows(database, query)[0]["at"])
 
 
 async def _heartbeats(servers: Servers, one: Cluster, sizes: Sizes, found: Findings) -> None:
@@ -105,12 +115,12 @@ async def _heartbeats(servers: Servers, one: Cluster, sizes: Sizes, found: Findi
         await asyncio.to_thread(orders.greet, READY)
         count = sizes.members * OF_EACH
         _checked(await asyncio.to_thread(orders.ask, "join", members=sizes.members, count=count))
-        before = _generation(servers)
+        before = await asyncio.to_thread(_generation, servers)
         meter = Meter(pids)
         answer = _checked(await asyncio.to_thread(orders.ask, "beat", seconds=sizes.seconds))
         case = f"{sizes.members:,} members every {BEAT_S:g} s"
         used = _note(found, case, meter)
-        assert _generation(servers) == before, "no member was missed"
+        assert await asyncio.to_thread(_generation, servers) == before, "no member was missed"
         found.bars.append(bars.heard("coordinator", case, used["node"]))
         found.figure(f"heartbeat answered, {case}", answer["ms"])
     finally:

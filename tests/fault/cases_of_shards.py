@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.fault.crashing import At
-from tests.fault.crashing_shards import ShardRig, lonely_coordinator_dies, one_of_two_dies
+from tests.fault.crashing_shards import (
+    ShardRig,
+    leave_comes_to_a_dying_node,
+    lonely_coordinator_dies,
+    one_of_two_dies,
+)
 
 Script = Callable[[ShardRig, At], Coroutine[Any, Any, None]]
 
@@ -35,12 +40,15 @@ class Case:
 SHARD_CASES: Final[dict[str, Case]] = {
     "shards.change.before_commit": Case(lonely_coordinator_dies, most=2),
     "shards.change.before_commit beside": Case(one_of_two_dies, pair=True),
+    "shards.change.before_commit leave": Case(leave_comes_to_a_dying_node),
     "shards.change.after_commit": Case(lonely_coordinator_dies, most=2),
     "shards.change.after_commit beside": Case(one_of_two_dies, pair=True),
+    "shards.change.after_commit leave": Case(leave_comes_to_a_dying_node),
     "shards.lead.after_commit": Case(lonely_coordinator_dies),
     "shards.activate.before_commit": Case(lonely_coordinator_dies),
     "shards.activate.after_commit": Case(lonely_coordinator_dies),
     "shards.answers.before_send": Case(lonely_coordinator_dies, most=3),
+    "shards.answers.before_send leave": Case(leave_comes_to_a_dying_node),
     "shards.answers.before_send beside": Case(one_of_two_dies, pair=True),
     "shards.heartbeats.after_commit": Case(lonely_coordinator_dies, most=3),
     "shards.heartbeats.after_commit beside": Case(one_of_two_dies, most=3, pair=True),

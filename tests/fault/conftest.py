@@ -6,7 +6,7 @@ host and a database of its own, and leaves the servers running.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.system import System
 from tests.fault.crashing_jobs import Ground
 from tests.fault.executors import REAL, SCALED, Executors, RegistryWorld, Times
+from tests.fault.shard_world import ShardTimes, ShardWorld
 from tests.fault.world import World
 from tests.processes import Processes
 from tests.servers import lookup, shared, sql, templates
@@ -25,6 +26,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer
 from tests.servers.run import Run
 from tests.servers.shared import Broker, Database
+from tests.shard_fleet.fleet import Fleet
 
 
 def _server(kind: lookup.Kind, run: Run) -> Iterator[Server]:
@@ -178,3 +180,39 @@ def grounds(
         with shared.lent(_vhosts) as a, shared.lent(_vhosts) as b, shared.lent(_vhosts) as c:
             vhosts = zip(urls, (a, b, c), strict=True)
             yield [Ground(name, templates.upgraded(urls[name]), rabbitmq_server.url(vhost)) for name, vhost in vhosts]
+
+
+@pytest.fixture
+def short(scale: Callable[[int, int], int]) -> bool:
+    """Whether this is no soak."""
+    return scale(1, 0) == 1
+
+
+@pytest.fixture
+def shard_times(short: bool) -> ShardTimes:
+    """The default times in a soak."""
+    return ShardTimes.scaled() if short else ShardTimes()
+
+
+@pytest.fixture
+def fleet(server_run: Run, tmp_path: Path, shard_times: ShardTimes) -> Iterator[Fleet]:
+    """Starts members of services; ends them with the test and shows their logs if it failed."""
+    made = Fleet(server_run, tmp_path, shard_times.timeout)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def start(fleet: Fleet, shard_times: ShardTimes) -> AsyncIterator[Callable[[World], Awaitable[ShardWorld]]]:
+    """Starts nodes and members in a world."""
+    made: list[ShardWorld] = []
+
+    async def up(world: World) -> ShardWorld:
+        made.append(ShardWorld(world, fleet, shard_times))
+        await made[-1].up()
+        return made[-1]
+
+    yield up
+    fleet.close()
+    for one in made:
+        one.close()

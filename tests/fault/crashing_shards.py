@@ -154,3 +154,19 @@ async def one_of_two_dies(rig: ShardRig, at: At) -> None:
     while node.returncode is None and len(rig.members) < COUNT:
         await rig.join(f"w-{len(rig.members) + 1}")
     await died(node, at)
+
+
+async def leave_comes_to_a_dying_node(rig: ShardRig, at: At) -> None:
+    """While it handles what no member says twice."""
+    node = await rig.ready_coordinator()
+    first, *_ = await rig.join("w-1", "w-2", "w-3")
+    await rig.shared("w-1", "w-2", "w-3")
+    node.terminate()
+    assert await node.exited(deadline=20) == 0
+    await first.leave()
+    rig.members.remove(first)
+    await died(rig.coordinator(at), at)
+    await rig.ready_coordinator()
+    await rig.shared("w-2", "w-3")
+    causes = "SELECT cause FROM generations WHERE cause_worker = 'w-1' AND cause <> 'joined'"
+    assert await rig.sql(causes) == [("left",)], "its leave is not lost"

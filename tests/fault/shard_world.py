@@ -27,12 +27,17 @@ SLACK: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ShardTimes:
     """The settings of the coordinators, in seconds."""
 
     window: float = 2.0
     timeout: float = 15.0
     check: float = 5.0
+
+    @classmethod
+    def scaled(cls) -> ShardTimes:
+        """Shorter ones than the defaults."""
+        return cls(window=0.5, timeout=6.0, check=1.0)
 
     @property
     def lease(self) -> float:
@@ -57,10 +62,6 @@ class Times:
         }
 
 
-SCALED: Final = Times(window=0.5, timeout=6.0, check=1.0)
-REAL: Final = Times()
-
-
 class FileWorld(World):
     """On a database that is a file, to which there are no links that could break."""
 
@@ -73,7 +74,7 @@ class FileWorld(World):
 class ShardWorld:
     """Three nodes, and twenty members of a service in four processes, each of these over links of its own."""
 
-    def __init__(self, world: World, fleet: Fleet, times: Times) -> None:
+    def __init__(self, world: World, fleet: Fleet, times: ShardTimes) -> None:
         self.world, self.fleet, self.times = world, fleet, times
         self.links: list[Proxy] = []
 

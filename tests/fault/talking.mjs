@@ -67,7 +67,13 @@ class Run {
     const [status, answer] = await postToOne(this.callbacks, `/${kind}`, body, this.call.token);
     if ([401, 403, 404, 410].includes(status)) this.cancelled ??= "no node knows the attempt";
     this.cancelled ??= answer.cancel ?? null;
-    return (status >= 200 && status < 300) || [401, 403, 404, 410].includes(status);
+    const unreadable = [400, 413, 415, 422].includes(status);
+    if (unreadable && first.status === "SUCCEEDED") {
+      const error = { type: "BadResult", message: "no node can read the result", retryable: false };
+      Object.assign(first, { status: "FAILED", result: null, error });
+      return false; // this is sent in its place
+    }
+    return (status >= 200 && status < 300) || unreadable || [401, 403, 404, 410].includes(status);
   }
 }
 

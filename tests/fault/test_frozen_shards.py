@@ -16,7 +16,7 @@ from tests.processes import Processes
 from tests.support import holds
 
 WORKERS = tuple(f"w-{number}" for number in range(6))
-"""An even number, whose heartbeats come in one order: the broker gives those of each second one to the same node."""
+"""An even number, whose heartbeats keep their order: the broker gives those of each second one to the same node."""
 FROZEN_S = 24.0
 """Longer than the time-out, and than a connection without heartbeats of its own would last."""
 

@@ -58,4 +58,4 @@ def _status(pid: int, field: str) -> int:
 def _channels(broker: object, vhost: str) -> int:
     if not isinstance(broker, RabbitServer):
         return -1
-    return broker.ctl("list_channels", "vhost").splitlines().count(vhost)
+    return int(broker.eval(f'length([1 || [{{vhost, <<"{vhost}">>}}] <- rabbit_channel:info_all([vhost])])'))

@@ -213,7 +213,7 @@ async def test_a_taken_port_is_refused_with_what_to_do() -> None:
 @pytest.mark.parametrize(("roles", "listens"), [({"orchestrator"}, True), ({"api", "coordinator"}, False)])
 async def test_a_node_with_the_api_has_no_other_port(roles: set[str], listens: bool) -> None:
     number = free_port()
-    one = node_port(Settings(metrics=MetricsSettings(port=number)), roles, healthy(), metrics)
+    one = node_port(Settings(metrics=MetricsSettings(port=number)), roles, healthy())
     await one.start()
     try:
         with socket.socket() as probe:

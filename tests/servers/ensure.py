@@ -1,4 +1,4 @@
-"""Are the servers that the tests need at hand, and if not, can we install them?"""
+"""Are the servers and tools that the tests need at hand, and if not, can we install them?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.servers import lookup
+from tests.servers import lookup, promtool
 from tests.servers.lookup import KINDS, Kind, Source
 
 SCRIPT = Path(__file__).with_name("install_packages.sh")
@@ -21,10 +21,13 @@ class CannotInstall(Exception):
 def ensure(say: Callable[[str], None] = print) -> None:
     """Looks for each server and says where it is; installs what is missing. Raises CannotInstall or Missing."""
     missing = [kind for kind in KINDS if not _report(kind, say)]
-    if not missing:
+    tools = [] if _report_promtool(say) else [promtool.PACKAGE]
+    if not missing and not tools:
         return
-    install([kind.package for kind in missing], say)
+    install([*(kind.package for kind in missing), *tools], say)
     lookup.find.cache_clear()
+    if tools and not _report_promtool(say):
+        raise lookup.Missing(f"{promtool.PROGRAM} is missing, though the package {promtool.PACKAGE} was installed")
     for kind in missing:
         if not _report(kind, say):
             raise lookup.Missing(f"{lookup.missing(kind)}; the package was installed but its programs were not found")
@@ -70,6 +73,12 @@ def _report(kind: Kind, say: Callable[[str], None]) -> bool:
     }[source]
     say(f"{kind.name}: {where}")
     return source is not None
+
+
+def _report_promtool(say: Callable[[str], None]) -> bool:
+    found = promtool.find()
+    say(f"{promtool.PROGRAM}: {found or 'not found'}")
+    return found is not None
 
 
 def _nowhere(packages: Sequence[str]) -> str:

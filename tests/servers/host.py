@@ -25,7 +25,7 @@ class ServerHost:
     """Starts each kind of server at most once; asked by `ask`, from any process of this user."""
 
     def __init__(self) -> None:
-        self._run = Run()
+        self._run = Run(in_memory=True)
         self.address = self._run.root / _SOCKET
         self._servers: dict[str, Server] = {}
         self._locks = {kind.name: threading.Lock() for kind in lookup.KINDS}

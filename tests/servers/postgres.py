@@ -19,6 +19,7 @@ _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "shared_buffers": "32MB",
     "max_connections": "200",
+    "dynamic_shared_memory_type": "mmap",  # in its own folder: a killed server leaves those in /dev/shm behind
 }
 # A server that tests kill, to count what survives, keeps them as they come. The others' databases live for seconds.
 _NOT_DURABLE = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}

@@ -69,18 +69,28 @@ def kill_family(pid: int, *, deadline: float = 10.0) -> None:
 
 def _process_table() -> Iterable[tuple[int, int, int, int]]:
     """(pid, parent, group, session) of every process that is not a zombie. Linux only; elsewhere empty."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        fields = stat_of(int(folder.name))
+    names = os.listdir("/proc") if os.path.isdir("/proc") else []
+    for pid in map(int, filter(str.isdigit, names)):
+        fields = stat_of(pid)
         if fields and fields[0] not in "ZX":
-            yield int(folder.name), int(fields[1]), int(fields[2]), int(fields[3])
+            yield pid, int(fields[1]), int(fields[2]), int(fields[3])
 
 
 def stat_of(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on (proc(5)); the command's name before them may hold anything."""
+    """The fields of /proc/PID/stat from the state on (proc(5)); the command's name before them may hold anything.
+
+    By plain calls: it is asked of all processes of the machine whenever one is ended.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
         return []
+    try:
+        return os.read(file, 4096).rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
+    finally:
+        os.close(file)
 
 
 def _main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import pwd
+import re
 import resource
 import stat
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from tests.servers import reaper
 
@@ -45,10 +47,11 @@ class Account:
 class Run:
     """One test run: a folder, and the reaper that ends what the run started even if the run itself is killed."""
 
-    def __init__(self, host: Path | None = None) -> None:
+    def __init__(self, host: Path | None = None, *, in_memory: bool = False) -> None:
         self.host = host
         """Where to ask for servers that this run shares with others, if it does."""
-        self.root = Path(tempfile.mkdtemp(prefix="orchestrix-", dir=_open_folder()))
+        folder = _memory_folder() if in_memory else None
+        self.root = Path(tempfile.mkdtemp(prefix="orchestrix-", dir=folder or _open_folder()))
         self.root.chmod(0o711)  # the servers' own users pass through
         self._templates: dict[str, Path] = {}
         self._count = 0
@@ -135,8 +138,10 @@ class Run:
             self._reaper.stdin.flush()
 
 
-def command(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, account: Account, timeout: float = 60.0) -> str:
-    """Runs a command to its end and returns its output. Raises CommandFailed."""
+def command(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, account: Account, text: str = "", timeout: float = 60.0
+) -> str:
+    """Runs a command that reads `text` to its end and returns its output. Raises CommandFailed."""
     result = subprocess.run(
         argv,
         env=dict(env),
@@ -144,7 +149,7 @@ def command(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, account: 
         timeout=timeout,
         text=True,
         errors="replace",
-        stdin=subprocess.DEVNULL,
+        input=text,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         **account.popen(),  # type: ignore[call-overload]
@@ -165,6 +170,23 @@ def _user(name: str) -> pwd.struct_passwd:
         return pwd.getpwnam(name)
     except KeyError:
         return pwd.getpwnam("nobody")
+
+
+_MEMORY_BYTES: Final = 6 << 30
+"""Free memory from which on the servers' files may lie there: all servers of a run together need about 1 GB."""
+
+
+def _memory_folder() -> str | None:
+    """A folder in memory, where there is one and enough of it: no test cuts the power, and to wait for a disk at each
+    commit costs much of the time of a busy machine."""
+    folder = "/dev/shm"
+    try:
+        room = os.statvfs(folder)
+        free = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    enough = free is not None and min(room.f_bavail * room.f_frsize, int(free[1]) * 1024) >= _MEMORY_BYTES
+    return folder if enough and os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def _open_folder() -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import aio_pika
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from tests.servers import reaper
+from tests.servers import reaper, run
 from tests.servers.base import DidNotStart
 from tests.servers.maria import MariaServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.rabbit import RabbitServer, speaks_amqp
+from tests.servers.run import CommandFailed, Run
 from tests.servers.sql import answers_sql
 from tests.support import eventually
 
@@ -106,10 +108,26 @@ async def test_rabbitmq_keeps_persistent_messages_over_a_kill_freezes_and_leaves
     server.resume()
     await eventually(lambda: speaks_amqp(server.port), deadline=10)
     assert server.eval("1 + 1") == "2"
+    with pytest.raises(CommandFailed, match="undef"):
+        server.eval("no:such()")
     family = reaper.family(server.pid)
     server.discard()
     await eventually(lambda: not any(reaper.family(pid) for pid in family), deadline=5)
     assert not server.home.exists()
+
+
+def test_files_lie_in_memory_only_where_it_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_MEMORY_BYTES", 0)
+    roomy = Run(in_memory=True)
+    monkeypatch.setattr(run, "_MEMORY_BYTES", 1 << 60)
+    full = Run(in_memory=True)
+    asked = Run()
+    for made in (roomy, full, asked):
+        made.close()
+    memory = Path("/dev/shm")
+    assert (roomy.root.parent == memory) == memory.is_dir()
+    assert memory not in (full.root.parent, asked.root.parent)
+    assert not roomy.root.exists()
 
 
 def test_a_server_that_cannot_start_shows_its_log(private_postgres: Callable[[], PostgresServer]) -> None:

@@ -138,6 +138,10 @@ class Fleet(Processes):
         await process.ask("leave", worker=worker)
         del process.members[worker]
 
+    async def count(self, worker: str, count: int) -> None:
+        """One says that its service has so many shards."""
+        await self.process_of(worker).ask("count", worker=worker, count=count)
+
     def process_of(self, worker: str) -> MemberProcess:
         """The process that runs the member."""
         return next(one for one in self.processes if worker in one.members)

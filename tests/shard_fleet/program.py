@@ -95,13 +95,22 @@ class Members:
 
     async def obey(self, order: Order) -> Answer:
         """What came of an order."""
-        orders: dict[str, Callable[..., Awaitable[Answer]]] = {"join": self.join, "leave": self.leave}
+        orders: dict[str, Callable[..., Awaitable[Answer]]] = {
+            "join": self.join,
+            "count": self.count,
+            "leave": self.leave,
+        }
         return await orders[order.pop("do")](**order)
 
     async def join(self, service: str, worker: str, count: int, **more: Any) -> Answer:
         """A member begins to take part; whether it has is not waited for."""
         work = Work(self._log, service, worker, count, **more)
         self._running[worker] = work, asyncio.create_task(work.run())
+        return {}
+
+    async def count(self, worker: str, count: int) -> Answer:
+        """It says that the service has so many shards."""
+        self._running[worker][0].member.set_shard_count(count)
         return {}
 
     async def leave(self, worker: str) -> Answer:

@@ -21,6 +21,7 @@ from orchestrix.bootstrap.monitoring.snapshot import HealthNote, HealthSnapshot
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import Check, Health
 from orchestrix.saga.messages import dump
+from orchestrix.telemetry.metrics import exposition
 
 Render: TypeAlias = Callable[[str], tuple[str, bytes]]
 """The metrics in the form that an `Accept` header asks for: their content type and themselves. Thread-safe."""
@@ -45,7 +46,7 @@ _ADVICE: Final = (
 class MonitoringPages:
     """The answers, from what `snapshot` has noted and `render` makes. `tokens` are the secrets of the API."""
 
-    def __init__(self, snapshot: HealthSnapshot, render: Render | None, tokens: Mapping[str, str]) -> None:
+    def __init__(self, snapshot: HealthSnapshot, render: Render, tokens: Mapping[str, str]) -> None:
         self._snapshot, self._render = snapshot, render
         self._tokens = [_digest(secret) for secret in tokens.values()]
         self._guesses, self._guessed_at = float(GUESSES), clock.monotonic()
@@ -70,8 +71,6 @@ class MonitoringPages:
         return self._snapshot.latest
 
     def _metrics(self, accept: str) -> MonitoringResponse:
-        if self._render is None:
-            return _problem(404, "there are no metrics here")
         content_type, body = self._render(accept)
         return MonitoringResponse(200, content_type, body)
 
@@ -93,7 +92,7 @@ class MonitoringPages:
 class MonitoringPort:
     """Serves these pages about `health` at the place that `settings.metrics` names; nowhere if its port is 0."""
 
-    def __init__(self, settings: Settings, health: Health, render: Render | None) -> None:
+    def __init__(self, settings: Settings, health: Health, render: Render = exposition.render) -> None:
         self._place = settings.metrics
         self._snapshot = HealthSnapshot(health)
         tokens = {name: secret.get_secret_value() for name, secret in settings.api.tokens.items()}
@@ -116,11 +115,11 @@ class MonitoringPort:
             self._snapshot.stop()
 
 
-def node_port(settings: Settings, roles: Collection[str], health: Health, render: Render | None) -> MonitoringPort:
+def node_port(settings: Settings, roles: Collection[str], health: Health) -> MonitoringPort:
     """That of a node; one with an HTTP API answers there, and has none."""
     if API in roles:
         settings = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
-    return MonitoringPort(settings, health, render)
+    return MonitoringPort(settings, health)
 
 
 def _live(note: HealthNote) -> MonitoringResponse:

@@ -32,8 +32,9 @@ _READ_BUFFER_BYTES: Final = 2**20
 _HEARTBEAT_FORWARD_INTERVAL_S: Final = 1.0
 _KINDS: Final = frozenset({codec.METHOD, codec.HEADER, codec.BODY, codec.HEARTBEAT})
 
-for _name in ("aio_pika", "aiormq"):
-    # They log a stack trace for each ordinary disconnect; here it is one line with the reason.
+for _name in ("aio_pika", "aiormq", "aio_pika.connection", "aiormq.connection"):
+    # They log a stack trace for each ordinary disconnect; here it is one line with the reason. The last two by their
+    # own names: where logs are set up after this import, the levels of the libraries are set again.
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 

@@ -12,6 +12,7 @@ from orchestrix.cli.nouns.local import (
     DATABASE,
     DEV,
     DOCTOR,
+    EXECUTOR_CHECK,
     INIT,
     OPENAPI,
     SERVE,
@@ -50,4 +51,5 @@ TABLE: Final[tuple[CommandGroup | ShellCommand, ...]] = (
     OPENAPI,
     ASYNCAPI,
     WORKER_CHECK,
+    EXECUTOR_CHECK,
 )

@@ -81,3 +81,16 @@ WORKER_CHECK: Final = _command(
            default=30.0),
     OUTPUT,
 )  # fmt: skip
+EXECUTOR_CHECK: Final = _command(
+    "executor-check", "check an executor in any language, rule by rule; REGISTRY_TOKEN is its token",
+    "executor-check http://127.0.0.1:9999 --group shop --handler count", "executor_check.command:executor_check",
+    option("url", "where the executor listens", "URL"),
+    option("--group", "the app that it registers for", "APP", required=True),
+    option("--handler", "a job that it has", "NAME", required=True),
+    option("--payload", "by which that job succeeds ({})", "JSON"),
+    option("--slow", "a payload by which it takes some seconds", "JSON"),
+    option("--start", "the executor's command line, with {admin} for the node (else start it by hand)", "LINE"),
+    option("--timeout", "seconds that an attempt may take (10)", "S", type=seconds, default=10.0),
+    option("--stop-timeout", "seconds that the executor may take to stop (40)", "S", type=seconds, default=40.0),
+    OUTPUT,
+)  # fmt: skip

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrix.cli import exit_codes, output
 from orchestrix.cli.settings import load, quieten
 from orchestrix.cli.syntax.values import json_object
+from orchestrix.cli.worker_check.verdict import PASSED, SKIPPED, Verdict, printed
 from orchestrix.errors import ConfigError, NotFound
 from orchestrix.lifecycle import run_to_the_end
 
 if TYPE_CHECKING:
-    from orchestrix.cli.worker_check.rules import Verdict
     from orchestrix.saga.catalog import Catalog, MessageOwner
 
 READ_TIMEOUT_S: Final = 600.0
@@ -33,11 +32,7 @@ def worker_check(arguments: argparse.Namespace) -> int:
     owner = _owner(catalog, arguments.command_name)
     found: list[Verdict] = []
     run_to_the_end(_check(catalog, owner, arguments, found))
-    if arguments.output == "json":
-        output.print_json({"items": [{"rule": one.rule, "status": one.status, "detail": one.detail} for one in found]})
-    else:
-        print(output.table(["RULE", "STATUS", "DETAIL"], [(one.rule, one.status, one.detail) for one in found]))
-    return exit_codes.FAILED if any(one.status == "fail" for one in found) else exit_codes.OK
+    return printed(found, arguments.output)
 
 
 def _owner(catalog: Catalog, command: str) -> MessageOwner:
@@ -69,7 +64,7 @@ async def _check(catalog: Catalog, owner: MessageOwner, arguments: argparse.Name
     effect = EffectProbe(arguments.effect) if arguments.effect is not None else None
     data = _given(arguments.data, "--data") or {}
     async with PlayedOrchestrator(catalog, owner, data, arguments.timeout, arguments.port) as played:
-        process = CheckedProcess(arguments.start, played.url) if arguments.start is not None else None
+        process = CheckedProcess(arguments.start, "{url}", played.url) if arguments.start is not None else None
         left = [played.command(), *([played.command(patch=failing)] if failing is not None else [])]
         await played.leave_redelivered(*left)
         try:
@@ -78,10 +73,10 @@ async def _check(catalog: Catalog, owner: MessageOwner, arguments: argparse.Name
                 played, process, effect, failing, slow, left, arguments.stop_timeout, _ask_to_stop
             )
             found.append(await rules.answers(worker))
-            if found[0].status == rules.PASSED:
+            if found[0].status == PASSED:
                 found += [await rule(worker) for rule in rules.RULES.values()]
             else:
-                found += [rules.Verdict(name, rules.SKIPPED, "it answers nothing as it should") for name in rules.RULES]
+                found += [Verdict(name, SKIPPED, "it answers nothing as it should") for name in rules.RULES]
         finally:
             if process is not None:
                 await process.close()

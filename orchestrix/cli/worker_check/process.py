@@ -14,19 +14,19 @@ from orchestrix.errors import ConfigError
 
 KILL_AFTER_S: Final = 3.0
 EFFECT_TIMEOUT_S: Final = 20.0
-URL, KEY = "{url}", "{effectKey}"
+KEY: Final = "{effectKey}"
 
 
 class CheckedProcess:
-    """`line` is run with the broker's URL in place of `{url}`. It is started again when it has ended by itself, as a
-    supervisor would. What it prints goes to standard error.
+    """`line` is run with `url` in place of `mark`. It is started again when it has ended by itself, as a supervisor
+    would. What it prints goes to standard error.
     """
 
-    def __init__(self, line: str, url: str) -> None:
+    def __init__(self, line: str, mark: str, url: str) -> None:
         self._words = _words(line, "--start")
-        if not any(URL in word for word in self._words):
-            raise ConfigError("--start: write {url} where the broker's URL is to be, as in 'python worker.py {url}'")
-        self._words = [word.replace(URL, url) for word in self._words]
+        if not any(mark in word for word in self._words):
+            raise ConfigError(f"--start: write {mark} where the address of this check is to be")
+        self._words = [word.replace(mark, url) for word in self._words]
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         self.ends = 0

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from orchestrix import clock
 from orchestrix.cli.worker_check.orchestrator import CommandUnderCheck, PlayedOrchestrator, ReceivedEvent
 from orchestrix.cli.worker_check.process import CheckedProcess, EffectProbe
+from orchestrix.cli.worker_check.verdict import FAILED, PASSED, SKIPPED, Verdict
 from orchestrix.domain.contracts import sagas
 from orchestrix.quantities import counted
 from orchestrix.saga.actions.merge_patch import merged
 from orchestrix.saga.definition import STEP_FAILED, STEP_STARTED
 
-PASSED, FAILED, SKIPPED = "ok", "fail", "skip"
 SLOW_TIMEOUT_MS: Final = 2000
 SHORTEST_S: Final = 0.2
 """Work that is shorter than this many seconds needs no `evt.stepStarted`."""
@@ -29,15 +29,6 @@ ALLOWANCE_S: Final = 0.5
 BURST: Final = 20
 POISON: Final = (b"\xff\xfe\x00", b"[]", b"{}", b"not json")
 FUTURE: Final = {"futureField": {"nested": [1, 2.5, None]}, "anotherOne": "ä", "data": {"futureData": True}}
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of a rule: `ok`, `fail` or `skip`, and a sentence."""
-
-    rule: str
-    status: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)

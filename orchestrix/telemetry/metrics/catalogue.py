@@ -47,6 +47,11 @@ IDLE, USED = "idle", "used"
 MINIMUM, MAXIMUM, SUM = "min", "max", "sum"
 PENDING, ACTIVE = "pending", "active"
 RATE_LIMIT, SLOW_READER = "rate_limit", "slow_reader"
+EXPECTED_REASONS: Final = (
+    *("repeated", "ended", "future", "ambiguous", "cloned", "will-be-undone", "nothing-to-undo", "not-undoing"),
+    "failure-of-another-attempt",
+)
+"""Why an event changes nothing where all is well: it came twice, or after another one had decided."""
 
 _SHORT: Final = (0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0)
 

@@ -13,7 +13,7 @@ much there as twenty of these. `otlp` passes the sums on to the SDK.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -26,6 +26,10 @@ SERIES_LIMIT: Final = 2_000
 """How many series a process has at most."""
 RESERVED_SERIES: Final = 300
 """So many of them are kept for metrics and labels without names of users', and for `OTHER`."""
+HISTOGRAM_SERIES_LIMIT: Final = 500
+"""How many series one histogram has at most: the steps of many sagas must leave room for the sagas themselves."""
+REMEMBERED_LABELS: Final = 5_000
+"""For how many labels of users' an instrument remembers the cell: they may be more than are shown."""
 OTHER: Final = "other"
 """Stands for all names beyond these limits."""
 
@@ -42,24 +46,36 @@ class SeriesLimit:
     def __init__(self, limit: int = SERIES_LIMIT - RESERVED_SERIES) -> None:
         self._limit = limit
         self._names: dict[str, set[str]] = defaultdict(set)
-        self._named_series: dict[tuple[str, Labels], int] = {}
+        self._named: set[tuple[str, Labels]] = set()
+        self._counts: Counter[str] = Counter()
+        """How many series of them each metric has."""
 
     def shown(self, metric: Metric, labels: Labels) -> Labels:
         """The labels under which these are shown."""
-        if (metric.name, labels) in self._named_series or not any(label.given for label in metric.labels):
+        if (metric.name, labels) in self._named or not any(label.given for label in metric.labels):
             return labels
         pairs = list(zip(metric.labels, labels, strict=True))
         shown = tuple(self._name(label.key, value) if label.given else value for label, value in pairs)
-        if (metric.name, shown) in self._named_series or shown == _all_other(metric, labels):
+        if (metric.name, shown) in self._named or shown == _all_other(metric, labels):
             return shown
-        if sum(self._named_series.values()) + metric.series > self._limit:
+        if not self._has_room(metric):
             return _all_other(metric, labels)
-        self._named_series[metric.name, shown] = metric.series
+        self._named.add((metric.name, shown))
+        self._counts[metric.name] += metric.series
         return shown
 
     def forget(self, metric: Metric, labels: Labels) -> None:
         """They are shown no more, for now."""
-        self._named_series.pop((metric.name, labels), None)
+        if (metric.name, labels) in self._named:
+            self._named.remove((metric.name, labels))
+            self._counts[metric.name] -= metric.series
+
+    def _has_room(self, metric: Metric) -> bool:
+        if self._counts.total() + metric.series > self._limit:
+            return False
+        return metric.kind is not Kind.HISTOGRAM or (
+            self._counts[metric.name] + metric.series <= HISTOGRAM_SERIES_LIMIT
+        )
 
     def _name(self, kind: str, value: str) -> str:
         names = self._names[kind]
@@ -81,6 +97,7 @@ class Instrument(Generic[C]):
         self._cell_type: type[C] = cell
         self._lock, self._limit = lock, limit
         self._cells: dict[Labels, C] = {}
+        self._remembered: dict[Labels, C] = {}
         self._kept: dict[Labels, float] = {}
         self._watched: list[Watched] = []
         for labels in metric.start if metric.labels else ((),):
@@ -93,7 +110,7 @@ class Instrument(Generic[C]):
 
     def at(self, *values: str) -> C:
         """The cell of these values of the labels, in the catalogue's order. To be kept by whoever counts often."""
-        found = self._cells.get(values)
+        found = self._remembered.get(values)
         return found if found is not None else self._cell_of(values)
 
     def _cell_of(self, values: Labels) -> C:
@@ -102,6 +119,8 @@ class Instrument(Generic[C]):
             shown = self._limit.shown(self.metric, values)
             if shown not in self._cells:
                 self._cells[shown] = self._cell_type(self.metric)
+            if len(self._remembered) < REMEMBERED_LABELS:
+                self._remembered[values] = self._cells[shown]
             return self._cells[shown]
 
     def keep(self, values: Values) -> None:

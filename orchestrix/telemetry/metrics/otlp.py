@@ -115,7 +115,8 @@ class MetricPublisher(MetricReader):
             self._report("they were not taken")
 
     def _report(self, why: str) -> None:
-        if not self._abandoned and self._throttle.due(why) is not None:
+        """Says so now and then. What is not taken at the end is no news: the receiver is away, as before."""
+        if not self._stopping.is_set() and self._throttle.due(why) is not None:
             log.warning("metrics are not exported: %s", why)
 
     def _in_child(self) -> None:
@@ -132,8 +133,12 @@ def with_histograms(data: MetricsData, resource: Resource, registry: Registry, b
         for metric, values in registry.snapshot()
         if metric.kind is Kind.HISTOGRAM
     ]
-    scope = ScopeMetrics(InstrumentationScope(SCOPE, VERSION, SCHEMA_URL), measured, SCHEMA_URL)
-    return MetricsData([*data.resource_metrics, ResourceMetrics(resource, [scope], SCHEMA_URL)])
+    scopes = [one for of_resource in data.resource_metrics for one in of_resource.scope_metrics]
+    ours = [metric for one in scopes if one.scope.name == SCOPE for metric in one.metrics]
+    # One of each scope: the exporter keeps the last of those that are equal.
+    scope = ScopeMetrics(InstrumentationScope(SCOPE, VERSION, SCHEMA_URL), [*ours, *measured], SCHEMA_URL)
+    others = [one for one in scopes if one.scope.name != SCOPE]
+    return MetricsData([ResourceMetrics(resource, [*others, scope], SCHEMA_URL)])
 
 
 def _histogram(metric: Metric, values: dict[Labels, Any], begun_ns: int, now_ns: int) -> OtelMetric:

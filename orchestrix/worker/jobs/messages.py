@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from orchestrix import clock
 from orchestrix.broker.port import Outgoing
-from orchestrix.saga.messages import dump
+from orchestrix.saga.messages import StepError, dump, load
 from orchestrix.worker.commands.events import error_fields
 from orchestrix.worker.jobs.dispatch import JobDispatch
 from orchestrix.worker.jobs.outcome import AttemptOutcome
@@ -59,6 +59,16 @@ class AttemptMessages:
             timestamp=now,
             headers=self.headers,
         )
+
+
+def without_result(message: Outgoing, detail: str) -> Outgoing | None:
+    """The status FAILED in place of a SUCCEEDED whose result was refused; None for any other message."""
+    fields = load(message.body) if message.type == STATUS else {}
+    if fields.get("status") != "SUCCEEDED":
+        return None
+    error = StepError("BadResult", f"the job's result cannot be sent: {detail}", retryable=False)
+    body = dump({**fields, "status": "FAILED", "result": None, "error": error_fields(error)})
+    return replace(message, body=body, message_id=clock.uuid7())
 
 
 def moment(time: datetime) -> str:

@@ -17,6 +17,7 @@ from orchestrix.lifecycle import WakeSignal, backoff
 from orchestrix.telemetry import log_events
 from orchestrix.telemetry.tracing import NO_SPAN, Span
 from orchestrix.worker.context import LOGGER
+from orchestrix.worker.jobs.messages import without_result
 from orchestrix.worker.jobs.stop_signal import JobCancelled
 
 MessageFactory: TypeAlias = Callable[[int], Outgoing]
@@ -220,7 +221,9 @@ class ReportBuffer:
             )
 
     def _replace(self, detail: str) -> None:
-        """What the broker refuses is sent without the caller's own fields; if that does not help, it is dropped."""
+        """What the broker refuses is sent without the caller's own fields; if that does not help, a result is replaced
+        by a failure, so that the attempt ends, and anything else is dropped.
+        """
         first = self._waiting[0]
         LOGGER.error(
             "the broker rejected a message for %s: %s",
@@ -230,5 +233,8 @@ class ReportBuffer:
         )
         if first.headers or first.correlation_id:
             self._waiting[0] = replace(first, headers={}, correlation_id=None)
+        elif (failure := without_result(first, detail)) is not None:
+            self._waiting[0] = failure
+            self._bytes += len(failure.body) - len(first.body)
         else:
             self._confirm(1)

@@ -40,8 +40,8 @@ class MemberLink:
         """What the coordinators or the broker refuse, and what to do; None while there is nothing."""
         self.config_error: ConfigError | None = None
         """Why the broker will never take what this member sends."""
-        self.sent_at = -1.0
-        """When the newest message was sent, on the clock of leases."""
+        self.began_at = self.sent_at = clock.boottime()
+        """When the link began, and the newest message was sent, on the clock of leases."""
 
     @property
     def _heartbeat_s(self) -> float:
@@ -57,6 +57,7 @@ class MemberLink:
 
     async def start(self) -> None:
         """Begins, in the background."""
+        self.began_at = clock.boottime()
         await self._transport.start()
         for loop in self._loops:
             await loop.start()

@@ -36,8 +36,14 @@ def log_expired(name: str, session: MemberSession) -> None:
     )
 
 
+def log_unanswered(name: str, problem: str) -> None:
+    """It has had no answer since its start."""
+    extra = {"event": log_events.SHARD_MEMBER_REFUSED}
+    LOGGER.warning("%s has no shards yet, and tries on: %s", name, problem, extra=extra)
+
+
 def log_shorter_timeout(name: str, timeout_s: float, own_s: float) -> None:
-    """The nodes miss it sooner than it was told."""
+    """The nodes miss it sooner than it expects."""
     LOGGER.warning(
         "%s: the nodes' heartbeat time-out is %g s and this member's %g s: it takes theirs; "
         "set ORCHESTRIX_SHARDS__HEARTBEAT_TIMEOUT to the same value for both",

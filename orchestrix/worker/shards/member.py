@@ -25,7 +25,7 @@ from orchestrix.worker.shards.arguments import (
 )
 from orchestrix.worker.shards.connection import MemberSettings, connect, member_settings, queue_name_of
 from orchestrix.worker.shards.link import MemberLink
-from orchestrix.worker.shards.log import log_abandoned, log_changes, log_expired
+from orchestrix.worker.shards.log import log_abandoned, log_changes, log_expired, log_unanswered
 from orchestrix.worker.shards.rabbitmq import MemberTransport
 from orchestrix.worker.shards.runs import ShardFunction, ShardRuns, current_run
 
@@ -119,7 +119,7 @@ class ShardMember:
         self._runs = ShardRuns(self._name, self._session, on_assigned, on_revoked, self._run_ended, self._check_lease)
         self._lease_check = Loop(f"{self._name} lease", self._tick)
         self._ticked_at, self._was_leased, self._is_apply_due, self._is_report_due = -1.0, False, False, False
-        self._entered, self._is_leaving, self._left = False, False, False
+        self._entered, self._is_leaving, self._left, self._is_unanswered_logged = False, False, False, False
         self._change = asyncio.Event()
 
     def _connect(self, settings: MemberSettings) -> Broker:
@@ -175,7 +175,15 @@ class ShardMember:
     @property
     def problem(self) -> str | None:
         """Why it is not served, in a sentence: what the coordinators or the broker refuse, or the connection."""
-        return self._link.problem or self._broker.problem
+        return self._link.problem or self._broker.problem or self._unanswered()
+
+    def _unanswered(self) -> str | None:
+        """That no coordinator answers, once that lasts."""
+        session, now = self._session, clock.boottime()
+        since = session.lease_until - session.rules.lease_s if session.answered else self._link.began_at
+        if session.is_leased(now) or not self._entered or now - since < session.rules.heartbeat_timeout_s:
+            return None
+        return f"no coordinator has answered for {now - since:.0f} s: start a node with the role coordinator"
 
     def owns(self, shard: int, epoch: int | None = None) -> bool:
         """Whether it works for the shard now, under that epoch if one is given. For threads, which no lease ends."""
@@ -309,8 +317,16 @@ class ShardMember:
         self._ticked_at = now
         self._check_lease()
         self._runs.check()
+        self._log_unanswered()
         if self._is_report_due or stood_still:
             self._report()
+
+    def _log_unanswered(self) -> None:
+        """Once, from the start on; the end of a lease has a line of its own."""
+        problem = None if self._session.answered or self._is_unanswered_logged else self.problem
+        if problem is not None and clock.boottime() - self._link.began_at >= self._session.rules.heartbeat_timeout_s:
+            self._is_unanswered_logged = True
+            log_unanswered(self._name, problem)
 
     def _check_lease(self) -> None:
         if self._session.check_lease(clock.boottime()) or not self._was_leased:

@@ -27,6 +27,8 @@ RECANCEL_INTERVAL_S: Final = 3.0
 LATE_AFTER_S: Final = 5.0
 """Seconds after which one that has not ended is logged."""
 
+_BY_ITSELF: Final = "raised by the function itself"
+
 current_run: ContextVar[ShardRun | None] = ContextVar("current_run", default=None)
 """The run for which the current task works."""
 
@@ -146,7 +148,7 @@ class ShardRuns:
             except asyncio.CancelledError:
                 if work.run.stopping is not None or _is_cancelled():
                     raise
-                error: BaseException = asyncio.CancelledError("raised by the function itself")
+                error: BaseException = asyncio.CancelledError(_BY_ITSELF)
             except Exception as raised:
                 error = raised
             failures = 1 if clock.boottime() - began_at >= LONGEST_BACKOFF_S else failures + 1
@@ -159,9 +161,14 @@ class ShardRuns:
             try:
                 await guarded(on_revoked(work.run.shard, work.run.epoch), lambda: self._must_stop(work))
                 return
-            except Exception as error:
-                failures += 1
-                await self._failed(work, "on_revoked", error, failures)
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
+                error: BaseException = asyncio.CancelledError(_BY_ITSELF)
+            except Exception as raised:
+                error = raised
+            failures += 1
+            await self._failed(work, "on_revoked", error, failures)
 
     async def _failed(self, work: _Work, function: str, error: BaseException, failures: int) -> None:
         """Logs it, with the stack trace the first time, and waits before the next call."""

@@ -106,6 +106,7 @@ class Dice:
                     weight=random.randint(0, 3),
                     grace_s=random.choice((0.0, 20.0)),
                     reply_to=random.choice((None, "queue")),
+                    via=f"n-{number % 3}",
                 ),
                 lambda: MemberHeartbeat(
                     worker_id=worker,

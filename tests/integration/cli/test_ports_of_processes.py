@@ -34,6 +34,13 @@ def asked(port: int, path: str) -> tuple[int, dict[str, bool]]:
         return answer.status, {one["component"]: one["isHealthy"] for one in body["checks"]}
 
 
+def metrics(port: int) -> str:
+    """What a scrape gets."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+
+
 def answers(port: int, path: str) -> int:
     """The status; 0 while nobody listens."""
     try:
@@ -105,12 +112,14 @@ def test_a_worker_is_ready_while_it_reads_and_answers_while_a_function_blocks_it
     worker = processes.spawn("worker", env={"ORCHESTRIX_METRICS__PORT": str(port), **workers})
     eventually_sync(lambda: answers(port, "/health/ready") == 200, deadline=30)
     assert asked(port, "/health/ready")[1] == {"Database": True, "Broker": True, "Consumers": True}
+    assert "# TYPE" in metrics(port)
     assert processes.run("jobs", "submit", "hogs", "hog").returncode == 0
     eventually_sync((tmp_path / "hogging").exists, deadline=20)
     eventually_sync(lambda: answers(port, "/health/ready") == 503, deadline=30)
     status, found = asked(port, "/health/ready")
     assert (status, found["Event loop"]) == (503, False)
     assert answers(port, "/health/live") == 200
+    assert "# TYPE" in metrics(port), "its loop is blocked"
     (tmp_path / "enough").touch()
     eventually_sync(lambda: answers(port, "/health/ready") == 200, deadline=30)
     dev.kill9()

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from orchestrix import ShardMember
 from orchestrix.domain.shards import messages
 from orchestrix.domain.shards.ranges import ShardRanges
 from orchestrix.domain.shards.state import MemberHeartbeat, MemberLeave, MemberRegistration
+from orchestrix.testing import MemberStory
 from orchestrix.worker.shards.member import MemberState
 from tests.documents import ROOT, block
 from tests.processes import Processes
@@ -78,6 +80,16 @@ def test_two_share_eight_shards_and_one_takes_over_when_the_other_stops(
     assert dev.exited_sync() == 0
 
 
+def test_the_test_of_the_page_runs_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "orders.py").write_text(block(PAGE, "python", "python orders.py"))
+    test = "test_a_shard_is_flushed_when_it_is_revoked"
+    (tmp_path / "test_orders.py").write_text(f"{block(PAGE, 'python', 'given_member(')}\n\n{test}()\nprint('passed')\n")
+    run = [sys.executable, "-W", "error", "test_orders.py"]
+    ended = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.endswith("passed\n")
+
+
 def test_the_messages_of_the_page_are_understood() -> None:
     found = block(PAGE, "json", '"type": "register"').replace("\n  ", " ").splitlines()
     sent = {kind: next(one for one in found if f'"type": "{kind}"' in one).encode() for kind in KINDS}
@@ -92,7 +104,8 @@ def test_the_messages_of_the_page_are_understood() -> None:
 
 def test_all_that_there_is_to_say_is_documented() -> None:
     text = PAGE.read_text()
-    names = [name for name in vars(ShardMember) if not name.startswith("_") and name != "leave"]
+    kinds = (ShardMember, MemberStory)
+    names = [name for kind in kinds for name in vars(kind) if not name.startswith("_") and name != "leave"]
     parameters = [name for name in inspect.signature(ShardMember).parameters if name != "service"]
     states = [str(state) for state in MemberState]
     assert [name for name in (*names, *parameters, *states) if f"`{name}" not in text and f".{name}" not in text] == []

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -20,7 +20,7 @@ import zmq.auth
 from orchestrix.broker.port import Broker
 from orchestrix.domain.shards import messages
 from orchestrix.errors import ConfigError, Unavailable
-from orchestrix.shards.forwarding import ForwardedAnswers
+from orchestrix.shards.forwarding import ForwardedPushes
 from orchestrix.shards.rabbitmq import Handled, MemberAnswer, MemberRequest
 from orchestrix.shards.zmq import MAX_FRAME_BYTES, ClientSocket, CurveKeys, ZmqTransport
 from orchestrix.telemetry import log_events
@@ -44,6 +44,9 @@ class Echo:
         self.seen += requests
         return [self._handled(one) for one in requests]
 
+    async def current(self, addresses: Collection[str]) -> Sequence[MemberAnswer]:
+        return [MemberAnswer(one, messages.refusal("pushed")) for one in addresses]
+
     def refusal(self, problem: str) -> bytes:
         return messages.refusal(problem)
 
@@ -60,7 +63,7 @@ class Scene:
 
     def __init__(self, keys: CurveKeys | None = None) -> None:
         self.socket = ClientSocket(ANYWHERE, keys)
-        self.echo, self.forwarded, self.node = Echo(), ForwardedAnswers(), "n-1"
+        self.echo, self.forwarded, self.node = Echo(), ForwardedPushes(), "n-1"
         self.clients: list[PlainClient] = []
         self.transport = ZmqTransport(self.socket, self.echo, cast(Broker, None), lambda: self.node, self.forwarded)
 
@@ -176,12 +179,12 @@ async def test_answers_for_a_client_that_is_gone_or_does_not_read_are_dropped(sc
     await answered(client)
 
 
-async def test_answers_of_other_nodes_are_passed_on_and_those_under_a_former_id_are_this_nodes(scene: Scene) -> None:
+async def test_what_other_nodes_ask_for_is_sent_and_answers_under_a_former_id_are_this_nodes(scene: Scene) -> None:
     client = scene.client(b"c-1")
     await client.register()
     await answered(client)
     pushed = messages.refusal("pushed")
-    scene.forwarded.add([{"to": "zmq:" + b"c-1".hex(), "body": pushed.decode()}])
+    scene.forwarded.add(["zmq:" + b"c-1".hex()])
     await answered(client, 2)
     scene.node = "n-2"  # it was declared dead, and has joined again
     await client.beat()

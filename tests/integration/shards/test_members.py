@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,6 +26,7 @@ from orchestrix.worker.shards.member import MemberState
 from tests.conformance.port.rig import Proxy
 from tests.integration.cli.test_permissions import allow
 from tests.integration.shards.test_coordinators import SERVICE, SETTINGS, node_of
+from tests.servers.run import Run
 from tests.servers.shared import Broker
 from tests.support import eventually
 
@@ -140,6 +146,57 @@ async def test_a_member_without_its_broker_stops_and_works_again_when_it_is_back
     finally:
         await node.stop()
     assert log.overlaps() == []
+
+
+STEPS = """
+import asyncio, sys, time
+from orchestrix import ShardMember
+
+async def work(shard, epoch):
+    while True:
+        await asyncio.sleep(0.01)
+        print(shard, epoch, time.monotonic(), flush=True)
+
+async def main():
+    async with ShardMember("orders", "w-1", 12, work, broker_url=sys.argv[1], heartbeat_timeout=9) as member:
+        await member.wait_for_stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.req("S4-25")
+async def test_a_process_that_stood_still_does_not_work_on_for_what_is_another_s(
+    database: Database, server_run: Run, tmp_path: Path
+) -> None:
+    server = EmbeddedBroker()
+    await server.start()
+    node = node_of(database, server.url, "n-1", COORDINATOR)
+    await node.start()
+    log, output = Log(), tmp_path / "steps.log"
+    other = log.member(server.url, "w-2")
+    argv, environment = [sys.executable, "-c", STEPS, server.url], {"PATH": os.environ["PATH"]}
+    process = server_run.spawn(argv, env=environment, cwd=tmp_path, log=output)
+
+    def steps() -> list[tuple[int, int, float]]:
+        found = re.findall(r"^(\d+) (\d+) ([\d.]+)$", output.read_text(), re.MULTILINE)
+        return [(int(shard), int(epoch), float(at)) for shard, epoch, at in found]
+
+    try:
+        await eventually(lambda: len(steps()) > 100, deadline=30)
+        process.send_signal(signal.SIGSTOP)
+        async with other:
+            assert await other.wait_until(lambda _: owned(other), TIMEOUT_S * 4)
+            taken_at, before = time.monotonic(), steps()
+            process.send_signal(signal.SIGCONT)
+            await eventually(lambda: len(steps()) > len(before) + 100, deadline=60, message="it has a share again")
+            newest = max(epoch for _, epoch, _ in before)
+            late = [one for one in steps() if one[2] > taken_at and one[1] <= newest]
+            assert len(late) <= 1, "that which was under way"
+    finally:
+        server_run.kill(process)
+        await node.stop()
+        await server.stop()
 
 
 @pytest.mark.servers

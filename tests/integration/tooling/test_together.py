@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -88,6 +89,7 @@ def test_where_no_test_waits_there_are_no_more_processes_than_processors(paths: 
 
 
 WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/conformance/test_x.py::test_x"
+LIGHT = "tests/integration/jobs/test_x.py::test_x"
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,45 @@ WAITS, DOES = "tests/acceptance/test_kills.py::test_x", "tests/conformance/test_
 )
 def test_all_processes_but_one_wait(others: list[list[str]], busy: bool) -> None:
     assert from_the_end(others) == busy
+
+
+@pytest.mark.parametrize(
+    ("others", "light"),
+    [
+        ([[WAITS], ["dev"], [WAITS], [DOES]], True),
+        ([[WAITS], ["dev"], [LIGHT, WAITS], [DOES]], True),
+        ([[WAITS], ["dev"], [LIGHT], [DOES]], False),
+        ([[WAITS], ["dev"], [DOES], [DOES]], False),
+        ([], False),
+    ],
+)
+def test_beside_three_processes_with_heavy_tests_others_take_light_ones(others: list[list[str]], light: bool) -> None:
+    assert together.takes_light(others) == light
+
+
+def test_what_is_light_waits_and_has_no_group() -> None:
+    assert together.is_light(LIGHT)
+    heavy = (WAITS, DOES, "tests/integration/api/test_x.py::test_x", group("tests/integration/cli/test_dev.py::test_x"))
+    assert not any(map(together.is_light, heavy))
+
+
+def test_all_kinds_are_begun_at_once() -> None:
+    """Three processes run what is heavy, one what keeps the processor busy, one what is light; in the end all help."""
+    scheduler, processes, completes = scheduled(5, [WAITS] * 30 + [LIGHT] * 10 + [DOES] * 10)
+
+    def kinds() -> list[str]:
+        first = [next(iter(scheduler.assigned_work[one])) for one in processes]
+        return sorted(
+            "light" if together.is_light(one) else "heavy" if together.waits(one) else "busy" for one in first
+        )
+
+    for _ in range(3):
+        assert kinds() == ["busy", "heavy", "heavy", "heavy", "light"]
+        for process in processes:
+            completes(process)
+    while scheduler.workqueue:
+        for process in processes:
+            completes(process)
 
 
 def test_those_that_wait_are_at_the_beginning_and_the_others_begin_at_the_end() -> None:
@@ -155,22 +196,28 @@ class Process:
         """They are counted where they are given."""
 
 
+def scheduled(count: int, tests: list[str]) -> tuple[Together, list[Any], Callable[[Any], None]]:
+    """Tests that so many processes have begun to share, and what a process calls when one of its tests has ended."""
+    names = [f"{test}{number}" for number, test in enumerate(tests)]
+    processes = [cast(Any, Process(str(number))) for number in range(count)]
+    config = SimpleNamespace(getvalue=lambda name: ["popen"] * count, option=SimpleNamespace(loadscopereorder=False))
+    scheduler = Together(cast(Any, config))
+    for process in processes:
+        scheduler.add_node(process)
+        scheduler.add_node_collection(process, names)
+    scheduler.schedule()
+
+    def completes(process: Any) -> None:
+        if scheduler.assigned_work[process]:
+            scheduler.mark_test_complete(process, names.index(next(iter(scheduler.assigned_work[process]))))
+
+    return scheduler, processes, completes
+
+
 def test_one_that_ends_is_no_reason_for_others_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may still have tests that do not wait, which take minutes: meanwhile the others share what is left."""
     monkeypatch.setattr(together, "PROCESSORS", 2)
-    processes = [cast(Any, Process(name)) for name in ("first", "second", "third")]
-    first, second, third = processes
-    tests = [f"{WAITS}{number}" for number in range(3)] + [f"{DOES}{number}" for number in range(60)]
-    config = SimpleNamespace(getvalue=lambda name: ["popen"] * 3, option=SimpleNamespace(loadscopereorder=False))
-    scheduler = Together(cast(Any, config))
-
-    def completes(process: Any) -> None:
-        scheduler.mark_test_complete(process, tests.index(next(iter(scheduler.assigned_work[process]))))
-
-    for process in processes:
-        scheduler.add_node(process)
-        scheduler.add_node_collection(process, tests)
-    scheduler.schedule()
+    scheduler, (first, second, third), completes = scheduled(3, [WAITS] * 3 + [DOES] * 60)
     for process in (first, second, first):
         completes(process)
     assert first.shutting_down
@@ -203,9 +250,18 @@ def test_a_process_too_many_ends_and_every_test_is_run_once(tmp_path: Path) -> N
     assert len({pid for _, pid in runs}) == PROCESSORS
 
 
-def ran(folder: Path, tests: dict[str, str], processes: int = 2) -> subprocess.CompletedProcess[str]:
+SCHEDULER = """
+from tests.together import Together
+def pytest_xdist_make_scheduler(config, log):
+    return Together(config, log)
+"""
+
+
+def ran(
+    folder: Path, tests: dict[str, str], processes: int = 2, conftest: str = SCHEDULER
+) -> subprocess.CompletedProcess[str]:
     """These tests in so many processes."""
-    (folder / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
+    (folder / "conftest.py").write_text(conftest)
     for name, text in tests.items():
         path = folder / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +279,8 @@ def ran(folder: Path, tests: dict[str, str], processes: int = 2) -> subprocess.C
 
 def test_a_group_is_run_by_one_process_and_the_rest_beside_it(tmp_path: Path) -> None:
     names = ("fault/test_one.py", "fault/test_two.py", "bench/test_three.py")
-    result = ran(tmp_path, dict.fromkeys(names, TESTS))
+    ours = "from tests.conftest import pytest_xdist_make_scheduler\n"  # a second more for each process
+    result = ran(tmp_path, dict.fromkeys(names, TESTS), conftest=ours)
     assert result.returncode == 0, result.stdout + result.stderr
     runs = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
     assert len(runs) == 60

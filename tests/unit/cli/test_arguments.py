@@ -40,6 +40,7 @@ COMMANDS = {
         "openapi",
         "asyncapi",
         "worker-check",
+        "executor-check",
     },
     ("db",): {"upgrade", "current", "check"},
     ("apps",): {"create", "list", "show", "history", "messages", "watch", *VERBS},
@@ -56,7 +57,7 @@ COMMANDS = {
     ("config",): {"show"},
 }
 LATER = {
-    *{"diagram", "executor-check", "signal"},
+    *{"diagram", "signal"},
 }
 
 

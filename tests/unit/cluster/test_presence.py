@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from orchestrix.broker.port import Outgoing
-from orchestrix.broker.topology import REPORTS_KIND, SHARD_ANSWERS_KIND, cluster_topology, node_queue
+from orchestrix.broker.topology import REPORTS_KIND, SHARD_PUSHES_KIND, cluster_topology, node_queue
 from orchestrix.clock import uuid7
 from orchestrix.cluster.presence import NodePresence
 from orchestrix.saga.messages import dump
@@ -21,15 +21,15 @@ async def test_each_kind_of_message_goes_to_who_waits_for_it() -> None:
     broker = MemoryBroker(MemoryServer(Random(1)), topology=cluster_topology(NODE))
     await broker.start()
     assert await broker.wait_connected(10)
-    kinds, reports, answers = list[str](), set[str](), list[object]()
-    presence = NodePresence(broker, NODE, kinds.append, reports.update, answers.extend)
+    kinds, reports, pushes = list[str](), set[str](), set[str]()
+    presence = NodePresence(broker, NODE, kinds.append, reports.update, pushes.update)
     await presence.start()
     sent: list[dict[str, Any]] = [
         {"kind": "jobs"},
         {"kind": REPORTS_KIND, "jobs": ["j-1", 2]},
-        {"kind": SHARD_ANSWERS_KIND, "answers": [{"to": "zmq:01", "body": "{}"}]},
-        {"kind": SHARD_ANSWERS_KIND, "answers": "junk"},
-        {"kind": SHARD_ANSWERS_KIND, "answers": [7]},
+        {"kind": SHARD_PUSHES_KIND, "to": ["zmq:01", "zmq:02"]},
+        {"kind": SHARD_PUSHES_KIND, "to": "junk"},
+        {"kind": SHARD_PUSHES_KIND, "to": [7, "zmq:03"]},
         {"kind": 7},
         {"kind": "drain"},
     ]
@@ -37,4 +37,4 @@ async def test_each_kind_of_message_goes_to_who_waits_for_it() -> None:
     await eventually(lambda: "drain" in kinds, deadline=10)
     await presence.stop()
     assert (sorted(kinds), reports) == (["drain", "jobs"], {"j-1"})
-    assert answers == [{"to": "zmq:01", "body": "{}"}, 7]
+    assert pushes == {"zmq:01", "zmq:02", "zmq:03"}

@@ -15,11 +15,17 @@ from orchestrix.lifecycle import CLOSE_TIMEOUT_S, EXIT_GRACE_S
 from orchestrix.node import open_node
 from orchestrix.server import RESIGN_TIMEOUT_S, STOP_HTTP_TIMEOUT_S, STOP_NODE_TIMEOUT_S
 from orchestrix.telemetry.sinks import FLUSH_TIMEOUT_S
+from tests.documents import FILES
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 CONFIG: Final = "/opt/orchestrix/orchestrix.toml"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_files_that_are_made_from_the_code_are_what_it_says(file: Path) -> None:
+    assert file.read_text() == FILES[file](), "write it anew: python -m tests.documents"
 
 
 def test_there_is_a_unit_for_each_role() -> None:

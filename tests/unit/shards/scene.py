@@ -178,6 +178,11 @@ class Scene:
         assert found is not None
         return found
 
+    async def stored_member(self, worker_id: str) -> bool:
+        """Whether the member is stored, and in an active generation."""
+        found = (await self.stored()).state.members.get(worker_id)
+        return found is not None and found.answered
+
     async def history(self) -> list[GenerationRecord]:
         async with self.database.read() as connection:
             return await generations.history(connection, SERVICE)

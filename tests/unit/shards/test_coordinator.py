@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,17 @@ import pytest
 
 from orchestrix.broker.topology import SHARD_COORDINATOR
 from orchestrix.domain.shards import messages
-from orchestrix.domain.shards.state import MemberHeartbeat, MemberLeave, MemberRegistration
+from orchestrix.domain.shards.grants import shards_of
+from orchestrix.domain.shards.ranges import ShardRanges
+from orchestrix.domain.shards.state import Effect, Event, MemberHeartbeat, MemberLeave, MemberRegistration
 from orchestrix.errors import Contention
 from orchestrix.persistence.engine import Connection
 from orchestrix.persistence.shards import service_store, services, workers
 from orchestrix.persistence.shards.service_store import StoredService
 from orchestrix.shards import changes, coordinator
 from orchestrix.shards.changes import TOO_MANY_SERVICES
-from orchestrix.shards.rabbitmq import MemberRequest
+from orchestrix.shards.coordinator import ShardCoordinator
+from orchestrix.shards.rabbitmq import MemberAnswer, MemberRequest
 from tests.servers import templates
 from tests.support import eventually
 from tests.unit.shards.scene import SERVICE, Member, Scene
@@ -477,3 +480,76 @@ async def test_nothing_counts_while_the_broker_is_blocked(scene: Scene) -> None:
     assert "w-1" in (await scene.stored()).state.members
     await asyncio.sleep(8)
     assert (await scene.stored()).state.members == {}
+
+
+async def test_a_client_of_the_same_id_does_not_take_the_heartbeats_of_the_member(scene: Scene) -> None:
+    """Those of the member are queued for a second; what another one says just after each of them replaces none."""
+    node = await scene.node("n-1")
+    member = await scene.join("w-1", instance=None)
+    await settled(scene)
+    reply_to = (await scene.stored()).state.members["w-1"].reply_to
+    await member._beats.stop()
+    for _ in range(8):
+        await asyncio.sleep(5)
+        sent = MemberHeartbeat(worker_id="w-1", instance=None, shard_count=10, shards=member.shards)
+        body = messages.heartbeat(SERVICE, sent)
+        await node.handle([MemberRequest(body, reply_to, None)])
+        (refused,) = await node.handle([MemberRequest(body, "zmq:02", None, "n-2")])
+        (answer,) = refused.answers
+        assert (answer.reply_to, answer.via) == ("zmq:02", "n-2")
+        assert messages.read_assignment(answer.body, "w-1").grants == ()
+    await asyncio.sleep(2)
+    known = (await scene.stored()).state.members["w-1"]
+    assert known.reply_to == reply_to
+    assert list(member.shards.numbers()) == list(range(10))
+    assert await active(scene) == 1
+
+
+async def registered(scene: Scene, node: ShardCoordinator, worker: str) -> MemberAnswer:
+    """What a plain client is answered that registers over a socket of another node, once that is active."""
+    asked = MemberRegistration(worker_id=worker, instance=None, shard_count=10)
+    request = MemberRequest(messages.register(SERVICE, asked), f"zmq:{worker}", None, "n-2")
+    await node.handle([request])
+    await eventually(lambda: scene.stored_member(worker), deadline=20, every=0.5)
+    (handled,) = await node.handle([request])
+    (answer,) = handled.answers
+    return answer
+
+
+async def test_what_another_node_asks_for_is_what_is_stored_now(scene: Scene) -> None:
+    node = await scene.node("n-1")
+    answer = await registered(scene, node, "w-1")
+    assert list(await node.current({"zmq:w-1", "zmq:w-9"})) == [answer]
+    await scene.join("w-0")
+    await asyncio.sleep(5)
+    (pushed,) = await node.current({"zmq:w-1"})
+    assert (pushed.reply_to, pushed.via) == ("zmq:w-1", "n-2")
+    assert shards_of(messages.read_assignment(pushed.body, "w-1").grants) == ShardRanges.of_numbers(range(5, 10))
+    assert list(await node.current({"zmq:w-2"})) == []
+
+
+async def test_a_node_that_stood_still_since_the_commit_sends_a_plain_client_nothing_old(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not see that another member has these shards meanwhile."""
+    node = await scene.node("n-1")
+    other = await scene.node("n-2")
+    await registered(scene, other, "w-1")
+    await node._loop.stop()
+    apply = node._changes.apply
+
+    async def slowly(service: str, events: Sequence[Event]) -> list[Effect]:
+        effects = await apply(service, events)
+        await asyncio.sleep(12)
+        return effects
+
+    monkeypatch.setattr(node._changes, "apply", slowly)
+    asked = MemberRegistration(worker_id="w-1", instance=None, shard_count=10)
+    request = MemberRequest(messages.register(SERVICE, asked), "zmq:w-1", None, "n-2")
+    late = asyncio.create_task(node.handle([request]))
+    await asyncio.sleep(1)
+    joins = MemberRegistration(worker_id="w-0", instance="i-1", shard_count=10, seq=1)
+    await other.handle([MemberRequest(messages.register(SERVICE, joins), None, None)])
+    (handled,) = await late
+    (answer,) = handled.answers
+    assert shards_of(messages.read_assignment(answer.body, "w-1").grants) == ShardRanges.of_numbers(range(5, 10))

@@ -314,6 +314,60 @@ async def test_a_member_with_a_longer_timeout_than_the_nodes_takes_theirs(
     assert caplog.text.count("the nodes' heartbeat time-out is 15 s and this member's 60 s") == 1
 
 
+async def test_a_member_that_nobody_answers_says_so_once(scene: SdkScene, caplog: pytest.LogCaptureFixture) -> None:
+    member = scene.member("w-1")
+    await member.__aenter__()
+    await asyncio.sleep(10)
+    problems = [member.problem]
+    await asyncio.sleep(50)
+    problems.append(member.problem)
+    assert problems == [None, "no coordinator has answered for 60 s: start a node with the role coordinator"]
+    assert caplog.text.count("start a node with the role coordinator") == 1
+    await scene.node("n-1")
+    await settled(scene)
+    assert member.problem is None
+
+
+@pytest.mark.parametrize("function", ["assigned", "revoked"])
+async def test_a_cancellation_of_its_own_is_an_error_of_a_function(scene: SdkScene, function: str) -> None:
+    await scene.node("n-1")
+    errors: list[Exception] = []
+    work = scene.work("w-1", fails=errors) if function == "assigned" else scene.work("w-1", revoked_fails=errors)
+    errors.append(asyncio.CancelledError())  # type: ignore[arg-type]
+    (one,) = await scene.enter("w-1", work=work, count=2)
+    await settled(scene, 2)
+    await scene.enter("w-2", count=2)
+    await settled(scene, 2)
+    await eventually(lambda: len(work.called(function)) == (3 if function == "assigned" else 2), deadline=5.0)
+    assert (list(one.shards), errors) == ([0], [])
+
+
+async def test_a_function_that_ignores_its_cancellation_is_cancelled_again(
+    scene: SdkScene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await scene.node("n-1")
+    ignored: list[float] = []
+
+    async def assigned(shard: int, epoch: int) -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ignored.append(clock.boottime())
+                if len(ignored) == 4:
+                    return
+
+    work = scene.work("w-1")
+    monkeypatch.setattr(work, "assigned", assigned)
+    (one,) = await scene.enter("w-1", work=work, count=1)
+    await settled(scene, 1)
+    one.set_weight(0)
+    await eventually(lambda: len(ignored) == 3, deadline=15.0)
+    assert list(one.revoking) == [0]
+    await eventually(lambda: not one.revoking, deadline=15.0)
+    assert "its functions for shard 0 still run 5 s after they were stopped" in caplog.text
+
+
 async def test_a_member_is_entered_once(scene: SdkScene) -> None:
     member = scene.member("w-1")
     async with member:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import io
 import json
 import logging
@@ -213,6 +214,15 @@ def test_libraries_are_quiet_at_info_and_fitted_in(name: str) -> None:
     logging.getLogger(name).info("chatter")
     logging.getLogger(name).error("real")
     assert [(found["logger"], found["message"]) for found in lines(out)] == [(name, "real")]
+
+
+@pytest.mark.parametrize("name", ["aiormq.connection", "aio_pika.connection"])
+def test_a_lost_connection_is_no_stack_trace_of_a_library(name: str) -> None:
+    """Also where logs are set up after the module of connections was imported."""
+    importlib.import_module("orchestrix.broker.amqp.connection")
+    out = started(io.StringIO())
+    logging.getLogger(name).warning("reader exited abnormally", exc_info=ConnectionResetError())
+    assert out.getvalue() == ""
 
 
 def test_a_second_setup_replaces_the_first() -> None:

@@ -16,6 +16,9 @@ from orchestrix.errors import Unavailable
 from orchestrix.testing.broker.client import MemoryBroker
 from orchestrix.testing.simulation.virtual_time import VirtualLoop, elapse
 from orchestrix.worker.jobs import report_buffer as feeds
+from orchestrix.worker.jobs.dispatch import JobDispatch
+from orchestrix.worker.jobs.messages import AttemptMessages
+from orchestrix.worker.jobs.outcome import AttemptOutcome
 from orchestrix.worker.jobs.report_buffer import MessageFactory, ReportBuffer
 from tests.fakes.broker import FakeBroker
 from tests.support import eventually
@@ -245,6 +248,25 @@ def test_what_the_broker_refuses_goes_without_what_strangers_have_chosen(
         feed.end(word())
         await feed.run()
         assert numbers(broker)[:1] + [one for one in numbers(broker)[1:] if one != 1] == sent
+
+    loop.run_until_complete(days())
+
+
+def test_a_result_that_is_refused_ends_as_a_failure(loop: VirtualLoop) -> None:
+    broker, dispatch = FakeBroker(), JobDispatch("j-1", "h-1", "count", {}, 1, None, "c-1", "status", "logs")
+    made = AttemptMessages(dispatch, "worker-1", {})
+
+    async def days() -> None:
+        broker.judge = lambda message: (
+            Published(Outcome.REFUSED, "422") if b"SUCCEEDED" in message.body else Published(Outcome.CONFIRMED)
+        )
+        feed = ReportBuffer(broker, Topology())
+        await feed.put(lambda seq: made.running(seq, None))
+        feed.end(lambda seq: made.ended(seq, AttemptOutcome("SUCCEEDED", {"counted": 3}), None, 0))
+        await feed.run()
+        running, last = [json.loads(one.body) for one in broker.published]
+        assert (running["status"], last["status"], last["seq"], last["result"]) == ("RUNNING", "FAILED", 2, None)
+        assert (last["error"]["type"], last["error"]["retryable"], last["lastLogSeq"]) == ("BadResult", False, 0)
 
     loop.run_until_complete(days())
 

@@ -1,0 +1,1 @@
+"""What watches a running system by its metrics: alerts and a dashboard, made from the catalogue."""
