@@ -16,7 +16,7 @@ from orchestrix.bootstrap.factories import (
     open_database,
 )
 from orchestrix.bootstrap.health_checks import DatabaseWatch, watched
-from orchestrix.bootstrap.monitoring.port import MonitoringPort
+from orchestrix.bootstrap.monitoring.port import STOP_TIMEOUT_S, MonitoringPort
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import WORKER_SERVICE, export_traces, stop_traces
 from orchestrix.broker.port import Broker
@@ -96,7 +96,7 @@ async def run_worker(
             await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
             await stop_traces()
-            await stop_stage("closing the monitoring port", port.stop(), CLOSE_TIMEOUT_S)
+            await stop_stage("closing the monitoring port", port.stop(), STOP_TIMEOUT_S)
 
 
 def _health(watch: DatabaseWatch, broker: Broker, worker: Worker) -> Health:

@@ -60,6 +60,7 @@ KEEP_TIME = {
     "tests/integration/orchestration/test_slow_place.py",
     "tests/integration/shards/sockets.py",
     "tests/shard_fleet/program.py",
+    "tests/shard_fleet/plain.py",
     "tests/simulation/test_stories.py",
     "tests/unit/shards/scene.py",
     "tests/unit/shards/sdk.py",

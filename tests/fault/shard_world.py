@@ -81,7 +81,7 @@ class ShardWorld:
     async def up(self) -> None:
         """Starts everything; each shard is held when this returns."""
         await asyncio.gather(
-            *(self.world.up(workers=0, env={**self.times.env, "ORCHESTRIX_NODE_ID": name}) for name in NAMES),
+            *(self.world.up(workers=0, env=self.env_of(name)) for name in NAMES),
             *(self._start_process() for _ in range(PROCESSES + 1)),
         )
         for place in range(PROCESSES):
@@ -89,6 +89,10 @@ class ShardWorld:
         await self.fleet.join(self.fleet.processes[PROCESSES], OTHER, OTHER_COUNT, "clerk-1", "clerk-2")
         await self.settle("all have joined")
         await self.fleet.shared(OTHER, OTHER_COUNT, within=self.times.again)
+
+    def env_of(self, name: str) -> dict[str, str]:
+        """The settings of the node of that name."""
+        return {**self.times.env, "ORCHESTRIX_NODE_ID": name}
 
     async def _start_process(self) -> None:
         self.links.append(link := Proxy.to(self.world.system.broker_url))

@@ -22,22 +22,13 @@ from orchestrix import ShardMember
 from orchestrix.domain.shards.state import Assignment
 from tests.bench.control import PORT, Answer, Order
 from tests.shard_fleet.intervals import BEGIN, END, LATE, LEASE, STOP, Entry, Holder, machine_time
+from tests.shard_fleet.log import Log
+from tests.shard_fleet.plain import PlainWork
 
 LAST_WORK_S: Final = float(os.environ.get("FLEET_LAST_WORK", "0.2"))
 """Seconds that the end of the work on a shard takes at most."""
 STEP_S: Final = 1.0
 """Seconds of one step of the work, of which none may begin after the lease."""
-
-
-class Log:
-    """Each line is written at once: the process may be killed after it."""
-
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-
-    def write(self, one: Entry) -> None:
-        """One line."""
-        os.write(self._file, one.line().encode())
 
 
 class Work:
@@ -91,7 +82,7 @@ class Members:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._running: dict[str, tuple[Work, asyncio.Task[None]]] = {}
+        self._running: dict[str, tuple[Work | PlainWork, asyncio.Task[None]]] = {}
 
     async def obey(self, order: Order) -> Answer:
         """What came of an order."""
@@ -103,8 +94,9 @@ class Members:
         return await orders[order.pop("do")](**order)
 
     async def join(self, service: str, worker: str, count: int, **more: Any) -> Answer:
-        """A member begins to take part; whether it has is not waited for."""
-        work = Work(self._log, service, worker, count, **more)
+        """A member begins to take part; whether it has is not waited for. One with `endpoints` is a plain client."""
+        make = PlainWork if "endpoints" in more else Work
+        work = make(self._log, service, worker, count, **more)
         self._running[worker] = work, asyncio.create_task(work.run())
         return {}
 

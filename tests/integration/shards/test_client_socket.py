@@ -107,6 +107,18 @@ async def test_each_client_is_answered_with_one_frame_at_its_own_identity(scene:
     assert scene.socket.counts.sent == scene.socket.counts.received == 3
 
 
+async def test_a_client_that_connects_again_under_its_identity_is_answered_there(scene: Scene) -> None:
+    """The node may not have noticed yet that its former connection is gone."""
+    before, after = scene.client(b"c-1"), scene.client(b"c-1")
+    await before.register()
+    await answered(before)
+    await after.register()
+    await answered(after)
+    scene.forwarded.add(["zmq:" + b"c-1".hex()])
+    await answered(after, 2)
+    assert len(before.answers) == 1
+
+
 async def test_what_cannot_be_read_is_answered_with_what_is_wrong_and_logged_now_and_then(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -553,3 +553,31 @@ async def test_a_node_that_stood_still_since_the_commit_sends_a_plain_client_not
     (handled,) = await late
     (answer,) = handled.answers
     assert shards_of(messages.read_assignment(answer.body, "w-1").grants) == ShardRanges.of_numbers(range(5, 10))
+
+
+@pytest.mark.parametrize("instance", [None, "i-1"])
+async def test_a_routine_answer_of_a_node_that_stood_still_since_the_commit_is_left_to_the_next_heartbeat(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, instance: str | None
+) -> None:
+    """A member of the SDK sees by the generation that an answer is old."""
+    await scene.node("n-1")
+    member = await scene.join("w-1", instance=instance)
+    await settled(scene)
+    await asyncio.sleep(10)
+    await member._beats.stop()
+    await asyncio.sleep(3)
+    note, before = workers.note, member.answers
+
+    async def slowly(*arguments: Any) -> set[int]:
+        noted = await note(*arguments)
+        await asyncio.sleep(6)
+        return noted
+
+    monkeypatch.setattr(workers, "note", slowly)
+    await member.beat()
+    await asyncio.sleep(9)
+    assert member.answers - before == (0 if instance is None else 1)
+    monkeypatch.setattr(workers, "note", note)
+    await member.beat()
+    await asyncio.sleep(3)
+    assert member.answers - before == (1 if instance is None else 2)
