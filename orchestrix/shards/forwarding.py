@@ -1,6 +1,6 @@
 """Push forwarding: has an assignment sent by the node that its client is connected to, which no other can reach.
 
-That node is not told the assignment: it may get the message late, and a plain client cannot see that one is old.
+That node is not sent the assignment itself: it may get the message late, and a plain client cannot see that one is old.
 """
 
 from __future__ import annotations
