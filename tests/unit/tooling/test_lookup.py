@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import ensure as ensuring
-from tests.servers import lookup, postgres
+from tests.servers import lookup, postgres, promtool
 from tests.servers.__main__ import main
 from tests.servers.lookup import RABBITMQ, Source
 
@@ -43,7 +43,7 @@ def test_docker_is_the_last_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_missing_is_installed_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[str] = []
-    monkeypatch.setattr(ensuring.promtool, "find", lambda: "/bin/promtool" if installed else None)
+    monkeypatch.setattr(promtool, "find", lambda: "/bin/promtool" if installed else None)
     there = replace(RABBITMQ, name="There", binaries=lambda: "/there/bin")
     late = replace(RABBITMQ, name="Late", package="late", binaries=lambda: "/late/bin" if installed else None)
     monkeypatch.setattr(ensuring, "KINDS", (there, late))
