@@ -270,7 +270,7 @@ async def test_another_shard_count_is_that_of_the_service(scene: SdkScene) -> No
 async def test_thousands_of_shards_begin_in_portions(scene: SdkScene) -> None:
     await scene.node("n-1")
     await scene.enter("w-1", work=scene.work("w-1", returns=True), count=2 * MOST_STARTS + 1)
-    await settled(scene, 2 * MOST_STARTS + 1, deadline=10.0)
+    await settled(scene, 2 * MOST_STARTS + 1, deadline=1.0)
 
 
 async def test_members_outlive_the_end_of_a_node_and_of_the_broker(scene: SdkScene) -> None:
