@@ -98,7 +98,9 @@ def intervals(life: Life, rest: float) -> Iterator[Interval]:
                 assert end < one.at, f"{one} begins although {former} has not ended"
                 yield Interval(*key, former.value, former.at, end)
             open_[key] = one
-        elif one.kind == END and (begun := open_.pop(key, None)) is not None:  # else the work was stopped before it began
+        elif (
+            one.kind == END and (begun := open_.pop(key, None)) is not None
+        ):  # else the work was stopped before it began
             yield Interval(*key, begun.value, begun.at, min(one.at, _slept(life, begun, one.at, rest)), True)
     for (shard, holder), begun in open_.items():
         yield Interval(shard, holder, begun.value, begun.at, min(life.dead_at, _slept(life, begun, FOREVER, rest)))
