@@ -27,7 +27,7 @@ from orchestrix.bootstrap.dev_recovery import PreviousDev
 from orchestrix.bootstrap.dev_worker import DevWorker
 from orchestrix.bootstrap.factories import load_catalog
 from orchestrix.bootstrap.listening_socket import listening, nearby
-from orchestrix.bootstrap.monitoring.port import node_port
+from orchestrix.bootstrap.monitoring.port import STOP_TIMEOUT_S, node_port
 from orchestrix.bootstrap.shards import shard_rules
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import DEV_SERVICE, export_traces, node_service, stop_traces
@@ -314,7 +314,7 @@ async def _run(
             node.health.stopping = True
             await given_up(beginning)
             await _stop(node, worker, server, serving)
-            await stop_stage("closing the monitoring port", port.stop(), CLOSE_TIMEOUT_S)
+            await stop_stage("closing the monitoring port", port.stop(), STOP_TIMEOUT_S)
 
 
 async def _begin(node: Node, worker: DevWorker | None, ready: Callable[[], Awaitable[None]]) -> None:

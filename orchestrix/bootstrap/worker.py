@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from orchestrix.bootstrap.dev_worker import ELSEWHERE, WORKER_STOP_GRACE_S, log_cut_off, log_stopping
 from orchestrix.bootstrap.factories import (
@@ -15,7 +16,7 @@ from orchestrix.bootstrap.factories import (
     open_database,
 )
 from orchestrix.bootstrap.health_checks import DatabaseWatch, watched
-from orchestrix.bootstrap.monitoring.port import MonitoringPort
+from orchestrix.bootstrap.monitoring.port import STOP_TIMEOUT_S, MonitoringPort
 from orchestrix.bootstrap.stop_signals import StopSignals, first_of, given_up
 from orchestrix.bootstrap.traces import WORKER_SERVICE, export_traces, stop_traces
 from orchestrix.broker.port import Broker
@@ -23,11 +24,15 @@ from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, Health, settle_memory, stop_stage
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
+from orchestrix.telemetry.metrics.catalogue import INFO
+from orchestrix.telemetry.metrics.instruments import gauge
 from orchestrix.telemetry.process_stop import ProcessStop
+from orchestrix.version import VERSION
 from orchestrix.worker.composition import assemble
 from orchestrix.worker.worker import Worker
 
 log = logging.getLogger("orchestrix")
+WORKER: Final = "worker"
 
 
 async def run_worker(
@@ -61,6 +66,7 @@ async def run_worker(
     timeout_s = settings.worker.stop_timeout
     stop = process_stop or ProcessStop(log)
     with StopSignals(lambda: log_cut_off(worker, ELSEWHERE), stop) as signals:
+        gauge(INFO).keep({(WORKER, VERSION): 1})
         await port.start()
         await broker.start()
         await watch.start()
@@ -90,7 +96,7 @@ async def run_worker(
             await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)
             await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
             await stop_traces()
-            await stop_stage("closing the monitoring port", port.stop(), CLOSE_TIMEOUT_S)
+            await stop_stage("closing the monitoring port", port.stop(), STOP_TIMEOUT_S)
 
 
 def _health(watch: DatabaseWatch, broker: Broker, worker: Worker) -> Health:

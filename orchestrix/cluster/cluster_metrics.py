@@ -78,7 +78,7 @@ class ClusterMetrics:
         _active.keep(
             {(state,): count for state, count in (await cluster_counts.active_sagas(connection, states)).items()}
         )
-        stuck = await cluster_counts.stuck_sagas(connection, OVERDUE_AFTER)
+        stuck = await cluster_counts.stuck_sagas(connection, sagas, OVERDUE_AFTER)
         _stuck.keep({(saga,): stuck[saga] for saga in sagas | stuck.keys()})
         _late.keep({(): await cluster_counts.late_timers(connection, OVERDUE_AFTER)})
         outbox = await cluster_counts.outbox_counts(connection)

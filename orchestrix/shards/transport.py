@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from orchestrix.shards.rabbitmq import MemberAnswer, RequestHandler
 
@@ -19,6 +19,10 @@ class Transport(Protocol):
 
     async def send(self, answers: Sequence[MemberAnswer]) -> None:
         """Sends answers, also those that no member has asked for. One that is lost is not sent again."""
+
+
+ZMQ_PREFIX: Final = "zmq:"
+"""How the address of a ZeroMQ client begins; its identity follows, in hexadecimal digits."""
 
 
 class MemberService(RequestHandler, Protocol):

@@ -24,6 +24,7 @@ from orchestrix.errors import ConfigError, RetryableError, SchemaMismatch
 from orchestrix.lifecycle import Loop, backoff, shielded
 from orchestrix.shards.forwarding import ForwardedPushes, forward
 from orchestrix.shards.rabbitmq import Handled, MemberAnswer, MemberRequest
+from orchestrix.shards.transport import ZMQ_PREFIX as PREFIX
 from orchestrix.shards.transport import MemberService
 from orchestrix.shards.waiting import ClientMessage, WaitingMessages
 from orchestrix.telemetry import log_events
@@ -49,8 +50,6 @@ LINGER_MS: Final = 500
 """Milliseconds that answers have to leave at the end."""
 KEEP_ALIVE: Final = {"TCP_KEEPALIVE": 1, "TCP_KEEPALIVE_IDLE": 30, "TCP_KEEPALIVE_INTVL": 10, "TCP_KEEPALIVE_CNT": 3}
 """Seconds until the connection of a client ends that is gone without closing it."""
-PREFIX: Final = "zmq:"
-"""How the address of a client begins; its identity follows, in hexadecimal digits."""
 _ALL_DOMAINS: Final = "*"
 
 

@@ -156,7 +156,8 @@ async def test_it_answers_while_the_loop_is_blocked(monkeypatch: pytest.MonkeyPa
         assert (await beside(lambda: ask(port, "/health/live")))[0] == 200
 
 
-async def test_connections_that_say_nothing_take_nothing_from_a_scrape() -> None:
+async def test_connections_that_say_nothing_take_nothing_from_a_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "CONNECTION_S", 60.0)
     async with listening(healthy()) as port:
         idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * bounds.MAX_CONNECTIONS)]
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from ipaddress import IPv4Address
+from typing import Any, Final
 
 import pytest
 from pydantic import BaseModel, RootModel
@@ -15,23 +16,27 @@ from orchestrix.api.asyncapi.catalogue import MESSAGES, contract_of
 from orchestrix.api.registry.models import HeartbeatBody
 from orchestrix.bootstrap.executor_calls import run_fields
 from orchestrix.broker.port import Delivery, Outgoing
-from orchestrix.broker.topology import COMMANDS, EVENTS
+from orchestrix.broker.topology import COMMANDS, DEAD, EVENTS
 from orchestrix.cluster.presence import missing
 from orchestrix.domain.contracts import jobs
+from orchestrix.domain.registry.addresses import ExecutorAddress, parse_address
 from orchestrix.domain.shards import messages as shards
 from orchestrix.domain.shards.grants import Grant
 from orchestrix.domain.shards.ranges import ShardRanges
 from orchestrix.domain.shards.state import Assignment, MemberHeartbeat, MemberLeave, MemberRegistration
 from orchestrix.jobs.executors.owner_notifier import OwnerNotifier
 from orchestrix.jobs.executors.port import ExecutorRun
+from orchestrix.registry.executor_client import ExecutorClient
+from orchestrix.saga.definition import STEP_FAILED, STEP_STARTED
 from orchestrix.saga.messages import StepError, dump
 from orchestrix.testing.broker.server import MemoryServer
+from orchestrix.worker.executor.http_server import ExecutorRequest, ExecutorResponse, ExecutorServer
 from orchestrix.worker.executor.run_call import read_run
 from orchestrix.worker.jobs.messages import AttemptMessages
 from orchestrix.worker.jobs.outcome import AttemptOutcome
 from tests.fakes.broker import FakeBroker
 from tests.simulation import cluster, owners, saga
-from tests.support import eventually
+from tests.support import eventually, free_port
 
 
 def lost(model: type[BaseModel], body: bytes) -> str | None:
@@ -43,6 +48,23 @@ def lost(model: type[BaseModel], body: bytes) -> str | None:
         return f"{refused}: {body[:500]!r}"
     known = json.loads(read.model_dump_json(exclude_unset=True))
     return None if known == sent else f"{model.__name__} knows {known}, and {sent} was sent"
+
+
+OF_SAGAS: Final = {STEP_FAILED, STEP_STARTED}
+OF_JOBS: Final = {
+    *{"job.dispatch", "job.assigned", "job.status", "job.log", "job.cancel", "job.handoff", "job.handoff.ack"},
+    *{"worker.heartbeat", "node.poke"},
+}
+OF_THE_CLUSTER: Final = {"leader.token", "node.heartbeat", "node.ping"}
+OF_SHARDS: Final = {f"shard.{kind}" for kind in shards.MODELS}
+OF_EXECUTORS: Final = {
+    *{"executor.run", "executor.cancel", "executor.status", "executor.logs"},
+    *{"registry.heartbeat", "registry.goodbye"},
+}
+
+
+def test_every_message_of_the_catalogue_is_produced_here() -> None:
+    assert set(MESSAGES) == OF_SAGAS | OF_JOBS | OF_THE_CLUSTER | OF_SHARDS | OF_EXECUTORS
 
 
 class Tap:
@@ -81,33 +103,29 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
     monkeypatch.setattr(MemoryServer, "__init__", tapped)
     yield one
     assert one.wrong == []
+    assert {kind for kind in one.seen if kind.startswith("none: ")} <= {"none: probe", f"none: {DEAD}"}
 
 
-@pytest.mark.req("S1-53")
 def test_sagas(simulation: saga.Simulation, tap: Tap) -> None:
     for seed in range(12):
         simulation.run(seed)
     assert {"command", "SuccessEvent", "StepFailedEvent", "StepStartedEvent"} <= tap.seen.keys()
 
 
-@pytest.mark.req("S1-53")
 def test_jobs_and_their_owners(tap: Tap) -> None:
     with owners.simulation() as runs:
         for seed in range(6):
             runs.run(seed)
-    expected = {"job.assigned", "job.status", "job.log", "job.handoff", "job.handoff.ack"}
-    assert expected <= tap.seen.keys(), tap.seen
+    assert tap.seen.keys() >= OF_JOBS, tap.seen
 
 
-@pytest.mark.req("S1-53")
 def test_the_cluster(tap: Tap) -> None:
     with cluster.simulation() as runs:
         for seed in range(4):
             runs.run(seed)
-    assert {"leader.token", "node.heartbeat", "node.ping"} <= tap.seen.keys(), tap.seen
+    assert tap.seen.keys() >= OF_THE_CLUSTER, tap.seen
 
 
-@pytest.mark.req("S1-53")
 def test_shards() -> None:
     who: dict[str, Any] = {"worker_id": "w-1", "instance": "i-1", "shard_count": 100_000}
     plain = {**who, "instance": None}
@@ -138,7 +156,26 @@ def test_shards() -> None:
                 assert model.model_validate_json(body, strict=True)
 
 
-@pytest.mark.req("S1-53")
+async def cancelled(job_id: str, history_id: str) -> bytes:
+    """The body by which a node stops an attempt of an executor."""
+    bodies: list[bytes] = []
+
+    def answer(request: ExecutorRequest) -> ExecutorResponse:
+        bodies.append(request.body)
+        return ExecutorResponse(200)
+
+    async def here(address: ExecutorAddress) -> list[IPv4Address]:
+        return [IPv4Address("127.0.0.1")]
+
+    port = free_port()
+    server, client = ExecutorServer(("127.0.0.1", port), answer), ExecutorClient(here, {}, 5.0)
+    await server.start()
+    await client.cancel("shop", parse_address(f"http://127.0.0.1:{port}"), job_id, history_id, "not wanted")
+    await client.close()
+    await server.stop()
+    return bodies[0]
+
+
 async def test_executors() -> None:
     ids = {"job_id": clock.uuid7(), "history_id": clock.uuid7()}
     run = ExecutorRun(
@@ -160,11 +197,13 @@ async def test_executors() -> None:
     line = told.log(2, "info", "counted").body
     assert lost(MESSAGES["job.log"].model, line) is None
     assert lost(MESSAGES["executor.logs"].model, b"[" + line + b"]") is None
+    assert lost(MESSAGES["executor.cancel"].model, await cancelled(*ids.values())) is None
     executor = Executor("shop", "http://127.0.0.1:9999", ["http://127.0.0.1:8080"])
     assert HeartbeatBody.model_validate(executor._heartbeat()).registryKey == "shop"
+    goodbye = {**executor._key, "instance": executor.instance}
+    assert lost(MESSAGES["registry.goodbye"].model, dump(goodbye)) is None
 
 
-@pytest.mark.req("S1-53")
 async def test_notifications_of_nodes_and_dispatches() -> None:
     broker = FakeBroker()
     await broker.start()

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from orchestrix.api.answers import Answer, AnswerPage, OptionalTime, Time
 from orchestrix.api.query import Cursor, Limit, Query
-from orchestrix.broker.topology import is_member_queue
 from orchestrix.domain.shards.allocation import Allocation
 from orchestrix.domain.shards.diagnosis import UnownedShards, UnreleasedShards, explain, unowned_in, unreleased_by
 from orchestrix.domain.shards.generations import Cause, CauseKind, Generation, GenerationState
@@ -18,6 +17,7 @@ from orchestrix.domain.shards.ranges import ShardRanges
 from orchestrix.domain.shards.state import ShardService
 from orchestrix.persistence.shards.generations import GenerationRecord
 from orchestrix.persistence.shards.overview import ServiceOverview
+from orchestrix.shards.transport import ZMQ_PREFIX
 
 Ranges: TypeAlias = list[list[int]]
 RANGES: Final = [[0, 3], [8, 8]]
@@ -166,7 +166,7 @@ class MemberBody(Answer):
         description="LEAVING: it has weight 0 and hands over what it has. AWAY: it left or fell silent, and its share "
         "waits for its return. WAITING: a second process under the id of a member, which gets nothing until that ends.",
     )
-    via: Literal["rabbitmq", "other"] | None = Field(
+    via: Literal["rabbitmq", "zeromq"] | None = Field(
         examples=["rabbitmq"], description="How answers reach it; null where it expects none."
     )
     joined_at: Time
@@ -192,7 +192,7 @@ class MemberBody(Answer):
         return cls.of(
             one,
             state="WAITING" if waits else "AWAY" if one.away else "LEAVING" if one.weight == 0 else "ACTIVE",
-            via=None if one.reply_to is None else "rabbitmq" if is_member_queue(one.reply_to) else "other",
+            via="zeromq" if (one.reply_to or "").startswith(ZMQ_PREFIX) else "rabbitmq" if one.reply_to else None,
             grace_ms=round(one.grace_s * 1000),
             share=share,
             count=one.shards.size,

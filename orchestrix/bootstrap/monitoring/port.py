@@ -35,6 +35,8 @@ SECOND_LOOK_S: Final = 0.6
 GUESSES: Final = 20
 """Wrong tokens that are looked at; then one in `GUESS_S` seconds."""
 GUESS_S: Final = 3.0
+STOP_TIMEOUT_S: Final = 2.0
+"""Seconds to close the port: the last step of a stop."""
 LOOP: Final = "Event loop"
 JSON: Final = "application/json"
 _ADVICE: Final = (

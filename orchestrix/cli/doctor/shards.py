@@ -126,7 +126,7 @@ def _unowned(known: ShardFacts, late: datetime) -> Iterator[tuple[str, str]]:
 def _unreleased(known: ShardFacts, late: datetime) -> Iterator[tuple[str, str]]:
     for one in known.services:
         for each in one.unreleased:
-            if each.unrevocable or each.since <= late:
+            if each.late and (each.unrevocable or each.since <= late):
                 yield f"service {one.name}: {each.sentence()}", f"orchestrix shards show {shlex.quote(one.name)}"
 
 

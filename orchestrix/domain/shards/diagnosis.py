@@ -13,8 +13,8 @@ from orchestrix.domain.shards.members import AwayReason, Revocation, ServiceMemb
 from orchestrix.domain.shards.ranges import Range, ShardRanges
 from orchestrix.domain.shards.state import ShardService
 
-UNREVOCABLE_S: Final = 30.0
-"""Seconds after which a plain client that still reports a shard is taken for one that never lets go of it."""
+LATE_S: Final = 30.0
+"""Seconds after which a member that still has a shard needs attention; a plain one may never let go of it."""
 LEAD_S: Final = 5.0
 """Seconds after the end of a window from which it is said that no node activates the generation."""
 MOST_SENTENCES: Final = 20
@@ -26,12 +26,18 @@ Absences = Mapping[str, datetime]
 
 @dataclass(frozen=True, slots=True)
 class UnreleasedShards:
-    """Shards that a member still has and that are another's share. Only the end of an `unrevocable` one frees them."""
+    """Shards that a member still has and that are another's share; `late` for longer than members need for that."""
 
     worker_id: str
+    plain: bool
     shards: ShardRanges
     since: datetime
-    unrevocable: bool
+    late: bool
+
+    @property
+    def unrevocable(self) -> bool:
+        """Whether it is a client that does not follow assignments: only its end frees them."""
+        return self.plain and self.late
 
     def sentence(self) -> str:
         """Why they are not granted to those whose share they are, and what can be done."""
@@ -41,19 +47,18 @@ class UnreleasedShards:
                 f"{self.worker_id} does not follow assignments and still reports {many} since {since}: "
                 "restart it, or set ORCHESTRIX_SHARDS__PLAIN=push to grant them to others meanwhile"
             )
-        return (
-            f"{self.worker_id} has not let go of {many} since {since}: see its log for what does not end, or restart it"
-        )
+        if self.late:
+            return (
+                f"{self.worker_id} has not let go of {many} since {since}: see its log for what does not end, or "
+                "restart it"
+            )
+        return f"{self.worker_id} is to let go of {many} since {since}, and others wait for them"
 
 
 def unreleased_by(worker_id: str, plain: bool, revoking: Iterable[Revocation], now: datetime) -> list[UnreleasedShards]:
     """What that member has still to let go of."""
-    return [
-        UnreleasedShards(
-            worker_id, one.shards, one.since, plain and now - one.since >= timedelta(seconds=UNREVOCABLE_S)
-        )
-        for one in revoking
-    ]
+    limit = timedelta(seconds=LATE_S)
+    return [UnreleasedShards(worker_id, plain, one.shards, one.since, now - one.since >= limit) for one in revoking]
 
 
 def unreleased(service: ShardService, now: datetime) -> Iterator[UnreleasedShards]:

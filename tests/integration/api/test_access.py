@@ -60,6 +60,7 @@ PROTECTED = [
     ("POST", "/api/registry"),
     ("POST", "/api/registryRemove"),
     ("GET", "/openapi.json"),
+    ("GET", "/asyncapi.json"),
     ("GET", "/docs"),
     ("GET", "/docs/docs.js"),
     ("GET", "/docs/docs.css"),

@@ -96,16 +96,16 @@ async def test_the_rule_of_the_nodes_is_shown(world: World) -> None:
 async def test_what_a_member_has_still_to_let_go_of(world: World) -> None:
     state = await activated(world.database, "w-1")
     follows = heartbeat("w-1", state.members["w-1"].shards, seq=2, generation=1)
-    await changed(world, follows, registration("w-2"), registration("w-3", instance=None, seq=0))
+    await changed(world, follows, registration("w-2"), registration("w-3", instance=None, seq=0, reply_to="zmq:6f6e65"))
     (item,) = await listed(world)
     assert (item["revoking"], item["unrevocable"], item["unowned"]) == (6, 0, 0)
     found = await shown(world)
     first, second, plain = found["members"]
     assert (first["share"], first["count"], [one["count"] for one in first["revoking"]]) == (4, 10, [6])
     assert first["revoking"][0]["since"] == item["revokingSince"]
-    assert (second["share"], second["count"], plain["instance"], plain["via"]) == (3, 0, None, "rabbitmq")
+    assert (second["share"], second["count"], plain["instance"], plain["via"]) == (3, 0, None, "zeromq")
     assert len(found["why"]) == 1
-    assert found["why"][0].startswith("w-1 has not let go of 6 shards since ")
+    assert found["why"][0].startswith("w-1 is to let go of 6 shards since ")
 
 
 async def test_a_plain_client_that_does_not_follow_is_unrevocable_after_a_while(world: World) -> None:

@@ -90,6 +90,7 @@ def test_several_of_a_host_live_without_a_broker_and_are_not_ready(processes: Pr
     assert answers(ports[0], "/health/live") == 0
 
 
+@pytest.mark.req("S1-53")
 def test_a_worker_is_ready_while_it_reads_and_answers_while_a_function_blocks_it(
     processes: Processes, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ async def test_what_waits_is_told_beside_the_members(world: World, type_in: Type
     assert "0 AAAAAaaaaa 9" in answer.out
     assert "a small letter: to be let go of" in answer.out
     assert ["members", "2", "(1", "AWAY,", "1", "WAITING)"] in lines
-    assert "w-1 has not let go of 5 shards since " in answer.out
+    assert "w-1 is to let go of 5 shards since " in answer.out
     assert "a second process runs as w-1" in answer.out
     (away,) = [line for line in lines if line[:3] == ["w-2", "-", "AWAY"]]
     assert "left," in away

@@ -59,9 +59,11 @@ class Queue:
         return self.count
 
 
-async def told(*services: ServiceOverview, queue: Queue | None = None, **more: Any) -> list[tuple[str, str | None]]:
+async def told(
+    *services: ServiceOverview, queue: Queue | None = None, timeout_s: float = TIMEOUT_S, **more: Any
+) -> list[tuple[str, str | None]]:
     known = ShardFacts(NOON, services, **more)
-    found = await shards(known, cast(Broker, queue or Queue()), TIMEOUT_S)
+    found = await shards(known, cast(Broker, queue or Queue()), timeout_s)
     assert {(one.status, one.what) for one in found} <= {(WARN, "shards")}
     return [(one.detail, one.fix) for one in found]
 
@@ -93,14 +95,17 @@ async def test_a_service_without_members_is_told_of_where_they_fell_silent() -> 
 
 
 async def test_members_that_do_not_let_go() -> None:
-    def still(seconds: float, unrevocable: bool) -> ServiceOverview:
-        return service(unreleased=[UnreleasedShards("w-1", ShardRanges.up_to(3), ago(seconds), unrevocable)])
+    def still(seconds: float, plain: bool) -> ServiceOverview:
+        return service(unreleased=[UnreleasedShards("w-1", plain, ShardRanges.up_to(3), ago(seconds), seconds >= 30)])
 
     assert await told(still(29.9, False)) == []
     ((detail, fix),) = await told(still(30.0, False))
     assert detail.startswith("service orders: w-1 has not let go of 3 shards since 2026-01-01T11:59:30Z: ")
     assert fix == "orchestrix shards show orders"
-    ((detail, _),) = await told(still(1.0, True))
+    assert await told(still(29.9, True)) == []
+    assert await told(still(40.0, False), timeout_s=30.0) == []
+    assert await told(still(20.0, False), timeout_s=5.0) == []
+    ((detail, _),) = await told(still(40.0, True), timeout_s=30.0)
     assert "w-1 does not follow assignments" in detail
 
 

@@ -198,6 +198,7 @@ def test_in_push_mode_the_pushed_assignment_counts_at_once() -> None:
 def test_in_protect_mode_what_a_client_still_reports_is_not_granted() -> None:
     driver = plain(PlainMode.PROTECT)
     assert (driver.given("a"), driver.given("b")) == ([0, 1, 2, 3, 4], [])
+    assert [one.unrevocable for one in unreleased(driver.state, driver.now)] == [False]
     for _ in range(6):
         driver.wait(10.0)
         driver.report("a", list(range(10)), None)
@@ -264,6 +265,8 @@ def test_shards_that_a_member_has_not_let_go_of_are_shown_with_their_time() -> N
     driver.register("b")
     driver.activate()
     since = driver.now
+    (waiting,) = unreleased(driver.state, driver.now)
+    assert waiting.sentence() == ("a is to let go of 5 shards since 2026-01-01T12:00:04Z, and others wait for them")
     driver.wait(90.0)
     (waiting,) = unreleased(driver.state, driver.now)
     assert (waiting.worker_id, waiting.shards.size, waiting.since, waiting.unrevocable) == ("a", 5, since, False)

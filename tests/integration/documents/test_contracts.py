@@ -1,0 +1,44 @@
+"""Does docs/contracts.md name the rules that the checks have, and can Node.js read its example?"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from orchestrix.cli.executor_check import rules as executor_rules
+from orchestrix.cli.nouns.local import WORKER_CHECK
+from orchestrix.cli.worker_check import rules as worker_rules
+from tests.documents import ROOT, block
+
+CONTRACTS: Final = ROOT / "docs" / "contracts.md"
+
+
+def test_each_rule_of_a_worker_has_its_row() -> None:
+    section = CONTRACTS.read_text().partition("## A worker without our SDK")[2].partition("```js")[0]
+    rows = re.findall(r"^\| `(.+?)` \|", section, re.MULTILINE)
+    assert sorted(rows) == sorted(["answer", *worker_rules.RULES])
+
+
+def test_each_rule_of_an_executor_is_named() -> None:
+    section = CONTRACTS.read_text().partition("Its rules are ")[2].partition("\n\n")[0]
+    assert re.findall(r"`(.+?)`", section) == ["health", "run", *executor_rules.RULES]
+
+
+def test_each_option_of_the_check_has_its_row() -> None:
+    options = {flag for one in WORKER_CHECK.flat for flag in one.flags if flag.startswith("--")}
+    assert options - set(re.findall(r"`?(--[a-z-]+)", CONTRACTS.read_text())) == {"--port"}
+
+
+def test_node_reads_the_example(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    assert node, "Node.js is needed"
+    (tmp_path / "registrar.js").write_text(block(CONTRACTS, "js", "amqplib"))
+    subprocess.run([node, "--check", "registrar.js"], cwd=tmp_path, check=True, timeout=30)
+
+
+def test_every_path_of_a_model_is_there() -> None:
+    for path in re.findall(r"`(orchestrix/[a-z_/]+\.py)`", CONTRACTS.read_text()):
+        assert (ROOT / path).exists()
