@@ -191,7 +191,7 @@ class Generations:
             assert found == list(states), f"generations are {found}"
             return rows
 
-        found = await eventually(are, deadline=within, every=0.05)
+        found: dict[int, dict[str, Any]] | None = await eventually(are, deadline=within, every=0.05)
         assert found is not None
         return found
 
