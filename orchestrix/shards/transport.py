@@ -21,6 +21,10 @@ class Transport(Protocol):
         """Sends answers, also those that no member has asked for. One that is lost is not sent again."""
 
 
+ZMQ_PREFIX: Final = "zmq:"
+"""How the address of a ZeroMQ client begins; its identity follows, in hexadecimal digits."""
+
+
 class MemberService(RequestHandler, Protocol):
     """What is behind a transport by which clients are connected to one node."""
 
@@ -28,7 +32,5 @@ class MemberService(RequestHandler, Protocol):
         """What the members with these addresses have now. Raises `RetryableError`."""
 
 
-ZMQ_PREFIX: Final = "zmq:"
-"""How the address of a ZeroMQ client begins; its identity follows, in hexadecimal digits."""
 MakeTransport: TypeAlias = Callable[[MemberService], Transport]
 """Makes the transport that brings its requests to that handler."""

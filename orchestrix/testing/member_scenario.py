@@ -268,6 +268,8 @@ class _Coordinator:
             self._runs.stop(run)
         for run in changes.start:
             self._runs.start(run)
+        if self._session.has_changes:
+            self._apply_soon()
 
     def _noting(self, name: str, function: ShardFunction) -> ShardFunction:
         async def noted(shard: int, epoch: int) -> None:

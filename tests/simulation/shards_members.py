@@ -124,6 +124,7 @@ class SdkMember:
 
     def _apply(self) -> None:
         changes = self.session.changes(self.world.now)
+        assert not self.session.has_changes, "so few shards begin at once"
         for run in changes.stop:
             if run.stopping is StopReason.EXPIRED:
                 self._expire(run)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 from math import inf
+from typing import Final
 
 from orchestrix.domain.shards.grants import NO_GRANTS, Grant, Grants, joined
 from orchestrix.domain.shards.ranges import ShardRanges
 from orchestrix.domain.shards.state import Assignment, MemberHeartbeat, MemberLeave, MemberRegistration, ShardRules
+
+MOST_STARTS: Final = 1_000
+"""Shards that begin at once."""
 
 
 class StopReason(StrEnum):
@@ -189,7 +194,8 @@ class MemberSession:
         self.leaving, self._assigned, self._changed = True, {}, True
 
     def changes(self, now: float) -> RunChanges:
-        """What is to begin and to end now; each is returned once."""
+        """What is to begin and to end now; each is returned once. While `has_changes`, there is more: a process that
+        began a hundred thousand at once would miss its heartbeats."""
         if not self._changed:
             return RunChanges()
         self._changed = False
@@ -198,9 +204,16 @@ class MemberSession:
             run.stopping, run.stopping_since = self._stop_reason(run, now), now
         if self.leaving or not self.is_leased(now):
             return RunChanges(stop=stop)
-        start = [ShardRun(shard, epoch) for shard, epoch in self._assigned.items() if shard not in self.runs]
+        due = (ShardRun(shard, epoch) for shard, epoch in self._assigned.items() if shard not in self.runs)
+        start = list(islice(due, MOST_STARTS))
+        self._changed = len(start) == MOST_STARTS
         self.runs.update((run.shard, run) for run in start)
         return RunChanges(start, stop)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether `changes` may return something."""
+        return self._changed
 
     def _is_over(self, run: ShardRun) -> bool:
         return self._assigned.get(run.shard) != run.epoch

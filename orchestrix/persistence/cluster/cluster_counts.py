@@ -30,6 +30,7 @@ from orchestrix.persistence.tables import (
     shard_services,
     shard_workers,
 )
+from orchestrix.saga.definition import TERMINAL
 
 SILENT: Final = "silent"
 DRAINED: Final = "drained"
@@ -75,14 +76,23 @@ async def active_sagas(connection: Connection, states: Mapping[str, Collection[s
     return found
 
 
-async def stuck_sagas(connection: Connection, late_by: timedelta) -> Counter[str]:
-    """How many instances of each saga are stuck by what their rows say, or were due longer ago than `late_by`."""
+async def stuck_sagas(connection: Connection, sagas: Collection[str], late_by: timedelta) -> Counter[str]:
+    """How many instances of each of these sagas are stuck by what their rows say, or were due longer ago than
+    `late_by`.
+    """
     late = ExternalBlockers(overdue_since=connection.now() - late_by)
     found: Counter[str] = Counter()
     for pair in (APPS, INSTANCES):
-        table = pair.instances.c
-        conditions = (stuck_by_row(table), hindered_by_queue(table), by_wake_up(connection, table, late))
-        query = union_all(*(_by_saga(pair, condition) for condition in conditions))
+        table: Any = pair.instances.c
+        mine = [table.saga.in_(sorted({*sagas} - {APPS.saga}))] if pair.saga is None else []
+        live = table.state.not_in(sorted(TERMINAL))
+        by_state = f"{'saga_' if pair.saga is None else ''}state_created_at_id"  # MySQL has no index of the stuck alone
+        found_by = (
+            (by_state, stuck_by_row(table)),
+            (by_state, [live, *hindered_by_queue(table)]),
+            ("wake_at", by_wake_up(connection, table, late)),
+        )
+        query = union_all(*(_by_saga(pair, [*mine, *conditions], index) for index, conditions in found_by))
         for saga, count in await connection.execute(query):
             found[saga] += count
     return +found
@@ -180,8 +190,9 @@ def _pairs(rows: Iterable[Any]) -> Iterator[tuple[str, int]]:
     return ((name, count) for name, count in rows)
 
 
-def _by_saga(pair: SagaTables, conditions: Collection[Any]) -> Select[Any]:
+def _by_saga(pair: SagaTables, conditions: Collection[Any], index: str) -> Select[Any]:
     table = pair.instances
     saga = literal(pair.saga) if pair.saga is not None else table.c.saga
     query = select(saga.label("saga"), func.count().label("count")).select_from(table).where(*conditions)
+    query = query.with_hint(table, f"FORCE INDEX (ix_{table.name}_{index})", "mysql")
     return query.group_by(table.c.saga) if pair.saga is None else query

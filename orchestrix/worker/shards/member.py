@@ -292,6 +292,8 @@ class ShardMember:
             self._runs.stop(run)
         for run in changes.start:
             self._runs.start(run)
+        if self._session.has_changes:
+            self._apply_soon()
         if self._is_report_due and not self._session.stopping:
             self._report()
         if not self._was_leased and self._session.is_leased(clock.boottime()):
@@ -300,6 +302,9 @@ class ShardMember:
 
     def _run_ended(self) -> None:
         self._is_report_due = True
+        self._apply_soon()
+
+    def _apply_soon(self) -> None:
         if not self._is_apply_due:
             self._is_apply_due = True
             asyncio.get_running_loop().call_soon(self._apply)

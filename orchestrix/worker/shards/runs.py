@@ -13,10 +13,8 @@ from orchestrix.domain.shards.member_session import MemberSession, ShardRun
 from orchestrix.lifecycle import abandon, backoff
 from orchestrix.telemetry import log_events
 from orchestrix.worker.context import LOGGER
-from orchestrix.worker.error_mapping import printable
-from orchestrix.worker.errors import text_of
 from orchestrix.worker.shards.guarded import guarded
-from orchestrix.worker.shards.log import log_ended_late, log_interrupted, log_late
+from orchestrix.worker.shards.log import LATE_AFTER_S, ShardRunLog
 
 ShardFunction: TypeAlias = Callable[[int, int], Coroutine[Any, Any, object]]
 """An author's function of a shard and its epoch."""
@@ -24,8 +22,6 @@ ShardFunction: TypeAlias = Callable[[int, int], Coroutine[Any, Any, object]]
 LONGEST_BACKOFF_S: Final = 30.0
 RECANCEL_INTERVAL_S: Final = 3.0
 """Seconds after which a function that was cancelled and still runs is cancelled again."""
-LATE_AFTER_S: Final = 5.0
-"""Seconds after which one that has not ended is logged."""
 
 _BY_ITSELF: Final = "raised by the function itself"
 
@@ -62,7 +58,7 @@ class ShardRuns:
         changed: Callable[[], None],
         expired: Callable[[], None],
     ) -> None:
-        self._name, self._session = name, session
+        self._name, self._session, self._log = name, session, ShardRunLog(name)
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._changed, self._expired = changed, expired
         self._works: dict[ShardRun, _Work] = {}
@@ -82,7 +78,7 @@ class ShardRuns:
 
     def check(self) -> None:
         """To be called all the time: cancels again what still runs, and what must have ended by now."""
-        now, late = clock.boottime(), list[_Work]()
+        now = clock.boottime()
         for run in self._session.stopping:
             work = self._works[run]
             if work.task is None:
@@ -92,8 +88,8 @@ class ShardRuns:
                 self._cancel(work)
             if now - run.stopping_since >= LATE_AFTER_S and not work.is_logged:
                 work.is_logged = True
-                late.append(work)
-        log_late(self._name, [work.run for work in late], LATE_AFTER_S)
+                self._log.late(run)
+        self._log.flush()
 
     def abandon(self) -> None:
         """Cancels all, and waits for nothing."""
@@ -102,6 +98,7 @@ class ShardRuns:
                 work.task.cancel()
                 abandon(work.task)
         self._works.clear()
+        self._log.flush()
 
     # The phases of a run.
 
@@ -114,7 +111,7 @@ class ShardRuns:
         if not task.cancelled() and (error := task.exception()) is not None:
             LOGGER.error("%s: internal error", self._name, exc_info=error, extra={"event": log_events.WORKER_ERROR})
         if task.cancelled() and work.is_revoked and work.run in self._works:
-            log_interrupted(self._name, work.run)
+            self._log.interrupted(work.run)
         if self._works.get(work.run) is work:
             work.task = None
             then(work)
@@ -133,7 +130,7 @@ class ShardRuns:
     def _ended(self, work: _Work) -> None:
         del self._works[work.run]
         if work.is_logged:
-            log_ended_late(self._name, work.run)
+            self._log.ended_late(work.run)
         self._session.ended(work.run)
         self._changed()
 
@@ -171,21 +168,10 @@ class ShardRuns:
             await self._failed(work, "on_revoked", error, failures)
 
     async def _failed(self, work: _Work, function: str, error: BaseException, failures: int) -> None:
-        """Logs it, with the stack trace the first time, and waits before the next call."""
+        """Logs it, and waits before the next call, if there is one."""
         is_last = work.run.stopping is not None and not work.is_revoked
         wait_s = 0.0 if is_last else backoff(failures, first=0.5, max_s=LONGEST_BACKOFF_S)
-        LOGGER.error(
-            "%s: %s of shard %d (epoch %d) failed%s: %s: %s",
-            self._name,
-            function,
-            work.run.shard,
-            work.run.epoch,
-            " while it was stopped" if is_last else f", called again in {wait_s:.1f} s",
-            type(error).__name__,
-            text_of(error),
-            exc_info=printable(error) if failures == 1 else None,
-            extra={"event": log_events.SHARD_FUNCTION_FAILED, "shard": work.run.shard},
-        )
+        self._log.failed(work.run, function, error, wait_s)
         await asyncio.sleep(wait_s)
 
     # Its end.

@@ -30,7 +30,7 @@ STATES = {"app": {"APP_INITIATED"}, "order": {"APP_INITIATED"}, "other": {"APP_I
 async def stuck(database: Database) -> dict[str, int]:
     """The stuck of each saga."""
     async with database.read() as connection:
-        return dict(await cluster_counts.stuck_sagas(connection, LATE))
+        return dict(await cluster_counts.stuck_sagas(connection, STATES, LATE))
 
 
 async def active(database: Database, states: Mapping[str, Collection[str]] = STATES) -> dict[str, int]:

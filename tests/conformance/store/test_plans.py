@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from orchestrix.persistence import dead_letters, outbox
+from orchestrix.persistence.cluster import cluster_counts
 from orchestrix.persistence.dead_letters import DeadLetterFilter
 from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.jobs import jobs
@@ -315,3 +316,19 @@ async def test_a_plan_without_an_index_is_seen(database: Database) -> None:
     found = await found_by(database, lambda tx: instances.page(tx, APPS, "app", InstanceFilter(), "-updatedAt"))
     assert found[0].index is None
     assert not found[0].bounded
+
+
+async def test_the_counts_for_metrics_read_no_table_of_sagas_in_whole(
+    database: Database, of: Of, many: list[Instance]
+) -> None:
+    pair, saga = of
+    name, states = pair.instances.name, {saga: {many[0].state}}
+
+    async def counted(tx: Transaction) -> None:
+        assert (await cluster_counts.active_sagas(tx, states)).total() == 10
+        assert (await cluster_counts.stuck_sagas(tx, [saga], timedelta(seconds=30))) == {saga: 3}
+        assert await cluster_counts.late_timers(tx, timedelta(days=1)) == 0
+
+    found = [access for access in await found_by(database, counted) if access.table == name]
+    assert len(found) >= 5
+    assert [access for access in found if access.index is None] == []

@@ -135,7 +135,7 @@ def test_the_commands_are_there() -> None:
 def test_the_log_lines_are_those_that_are_written() -> None:
     names = {name for name in vars(log_events).values() if isinstance(name, str) and name.startswith("shards.")}
     lines = block(PAGE, "text", "orders: member w-3 joined").splitlines()
-    assert {line.split()[0] for line in lines} | {"shards.answered"} == names
+    assert {line.split()[0] for line in lines} | {"shards.answered", "shards.clients"} == names
     assert lines[-1].endswith(TOO_MANY_MEMBERS)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrix import clock
+from orchestrix.domain.shards.member_session import MOST_STARTS
 from orchestrix.domain.shards.state import ShardRules
 from orchestrix.worker.shards.member import MemberState
 from tests.servers import templates
@@ -145,7 +146,8 @@ async def test_what_does_not_end_in_time_is_interrupted_before_others_have_the_s
     lease_until = one._session.lease_until
     await eventually(lambda: all(span.end < float("inf") for span in scene.spans), deadline=30.0, every=0.01)
     assert clock.boottime() == pytest.approx(lease_until + 5.0, abs=0.5)
-    assert "on_revoked of shard 0 was interrupted" in caplog.text
+    said = "on_revoked was interrupted: others may have the shards by now: shards 0-1"
+    await eventually(lambda: said in caplog.text, deadline=1.0)
 
 
 async def test_nothing_of_one_that_stood_still_runs_on(scene: SdkScene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +183,20 @@ async def test_an_error_of_the_work_is_logged_and_it_is_called_again(
     await eventually(lambda: work.called("assigned") == [0, 0, 0], deadline=20.0)
     assert len({epoch for _, _, epoch in work.calls}) == 1
     assert list(one.shards) == [0]
-    lines = [record for record in caplog.records if "on_assigned of shard 0" in record.getMessage()]
+    await eventually(lambda: "failed 1 time more, for shard 0: ValueError: no such table" in caplog.text, deadline=15.0)
+    lines = [record for record in caplog.records if "no such table" in record.getMessage()]
     assert [record.exc_info is not None for record in lines] == [True, False]
-    assert "ValueError: no such table" in lines[1].getMessage()
+
+
+async def test_the_same_error_for_many_shards_is_two_lines(scene: SdkScene, caplog: pytest.LogCaptureFixture) -> None:
+    await scene.node("n-1")
+    work = scene.work("w-1", fails=[ValueError(f"row {n}") for n in range(100)])
+    await scene.enter("w-1", work=work, count=100)
+    await settled(scene, 100)
+    await asyncio.sleep(20)
+    lines = [record.getMessage() for record in caplog.records if "ValueError" in record.getMessage()]
+    assert len(lines) == 2
+    assert "on_assigned failed 99 times more, for shards " in lines[1]
 
 
 async def test_a_revocation_that_fails_is_called_again_and_the_shard_is_not_lost_meanwhile(scene: SdkScene) -> None:
@@ -252,6 +265,12 @@ async def test_another_shard_count_is_that_of_the_service(scene: SdkScene) -> No
     await settled(scene, 30, deadline=10.0)
     two.set_shard_count(4)
     await eventually(lambda: scene.owned() == {"w-1": [0, 1], "w-2": [2, 3]}, deadline=10.0, every=0.05)
+
+
+async def test_thousands_of_shards_begin_in_portions(scene: SdkScene) -> None:
+    await scene.node("n-1")
+    await scene.enter("w-1", work=scene.work("w-1", returns=True), count=2 * MOST_STARTS + 1)
+    await settled(scene, 2 * MOST_STARTS + 1, deadline=1.0)
 
 
 async def test_members_outlive_the_end_of_a_node_and_of_the_broker(scene: SdkScene) -> None:

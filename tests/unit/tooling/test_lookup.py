@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import ensure as ensuring
-from tests.servers import lookup, postgres
+from tests.servers import lookup, postgres, promtool
 from tests.servers.__main__ import main
 from tests.servers.lookup import RABBITMQ, Source
 
@@ -43,16 +43,21 @@ def test_docker_is_the_last_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_missing_is_installed_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[str] = []
+    monkeypatch.setattr(promtool, "find", lambda: "/bin/promtool" if installed else None)
     there = replace(RABBITMQ, name="There", binaries=lambda: "/there/bin")
     late = replace(RABBITMQ, name="Late", package="late", binaries=lambda: "/late/bin" if installed else None)
     monkeypatch.setattr(ensuring, "KINDS", (there, late))
     monkeypatch.setattr(ensuring, "install", lambda packages, say: installed.extend(packages))
     said: list[str] = []
     ensuring.ensure(said.append)
-    assert installed == ["late"]
-    assert said[0] == "There: binaries in /there/bin"
-    assert said[1] == "Late: not found"
-    assert said[2] == "Late: binaries in /late/bin"
+    assert installed == ["late", "prometheus"]
+    assert said == [
+        "There: binaries in /there/bin",
+        "Late: not found",
+        "promtool: not found",
+        "promtool: /bin/promtool",
+        "Late: binaries in /late/bin",
+    ]
 
 
 def test_without_root_the_line_to_type_is_said(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrix.domain.shards.grants import Grant, Grants
-from orchestrix.domain.shards.member_session import MemberSession, ShardRun, StopReason
+from orchestrix.domain.shards.member_session import MOST_STARTS, MemberSession, ShardRun, StopReason
 from orchestrix.domain.shards.ranges import ShardRanges
 from orchestrix.domain.shards.state import Assignment, ShardRules
 
@@ -203,6 +203,16 @@ def test_one_that_leaves_stops_all_and_begins_nothing(process: Process) -> None:
     assert process.epochs == {}
     process.ends(1)
     assert process.session.leave().instance == "i-1"
+
+
+def test_very_many_shards_begin_in_portions_and_stop_at_once() -> None:
+    process = Process()
+    process.joins(Grant(0, MOST_STARTS + 9, 1))
+    assert (len(process.runs), process.session.has_changes) == (MOST_STARTS, True)
+    process.follow()
+    assert (len(process.runs), process.session.has_changes) == (MOST_STARTS + 10, False)
+    process.passes(10)
+    assert len(process.stopped) == MOST_STARTS + 10
 
 
 def test_the_grants_of_a_heartbeat_have_an_epoch_for_each_shard(process: Process) -> None:
