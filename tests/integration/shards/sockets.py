@@ -74,18 +74,19 @@ class PlainClient:
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 """ZMTP 3.0, as RFC 23 has it: signature, version, mechanism, filler."""
-READY = b"\x05READY" + b"\x0bSocket-Type" + b"\x00\x00\x00\x06DEALER" + b"\x08Identity" + bytes(4)
 
 
-def shaken(endpoint: str) -> socket.socket:
-    """A connection after the handshake of ZMTP, which the test then writes to byte by byte."""
+def shaken(endpoint: str, identity: bytes = b"") -> socket.socket:
+    """A connection after the handshake of ZMTP, which the test then writes to byte by byte; it is not renewed."""
+    ready = b"\x05READY" + b"\x0bSocket-Type" + b"\x00\x00\x00\x06DEALER"
+    ready += b"\x08Identity" + len(identity).to_bytes(4, "big") + identity
     where = urlsplit(endpoint)
     assert where.hostname is not None
     assert where.port is not None
     made = socket.create_connection((where.hostname, where.port), timeout=10)
     made.sendall(GREETING)
     _read(made, 64)
-    made.sendall(b"\x04" + bytes([len(READY)]) + READY)
+    made.sendall(b"\x04" + bytes([len(ready)]) + ready)
     _read(made, _read(made, 2)[1])
     return made
 
