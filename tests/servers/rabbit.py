@@ -114,7 +114,7 @@ class RabbitServer(Server):
         self.eval("[dets:sync(Table) || Table <- dets:all()]")
 
     def change_vhosts(self, add: Sequence[str], drop: Sequence[str]) -> None:
-        """Adds and drops virtual hosts in one call, because one call costs more than twenty hosts."""
+        """Adds and drops virtual hosts in one call."""
         self.eval(
             f'lists:foreach(fun(N) -> rabbit_vhost:delete(N, <<"tests">>) end, {_binaries(drop)}),'
             f'lists:foreach(fun(N) -> rabbit_vhost:add(N, <<"tests">>), rabbit_auth_backend_internal:set_permissions('
