@@ -19,7 +19,7 @@ class PlainClient:
     """A DEALER that registers, sends heartbeats with what it was assigned last, and reads what is pushed."""
 
     def __init__(self, *endpoints: str, worker_id: str = "w-1", count: int = 10, identity: bytes | None = None) -> None:
-        self.worker_id, self.count = worker_id, count
+        self.worker_id, self.count, self.sent = worker_id, count, 0
         self.shards: list[int] | None = None
         self.errors: list[str] = []
         self.answers: list[list[int]] = []
@@ -33,6 +33,7 @@ class PlainClient:
         self._tasks = [asyncio.create_task(self._read())]
 
     async def send(self, *frames: bytes) -> None:
+        self.sent += 1
         await self.socket.send_multipart(frames)
 
     async def say(self, kind: str, **data: Any) -> None:
