@@ -233,7 +233,8 @@ def _begun(connection: Connection) -> None:
 def _update(bulk: BulkUpdate) -> TextClause:
     table = bulk.table.name
     sets = ", ".join(f'"{column.name}" = v.{name}' for name, column in bulk.changed)
-    where = " AND ".join(f'{table}."{column.name}" = v.{name}' for name, column in bulk.matched)
+    same = [f'{table}."{column.name}" = v.{name}' for name, column in bulk.matched]
+    where = " AND ".join([*same, *(f'{table}."{column.name}" <= v.{name}' for name, column in bulk.risen)])
     return text(
         f"UPDATE {table} SET {sets} FROM ({_source(bulk.fields)}) AS v WHERE {where} AND ({bulk.guard}) RETURNING id"
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from orchestrix import clock
-from orchestrix.domain.shards.member_session import MOST_STARTS
+from orchestrix.domain.shards.member_session import MOST_STARTS, ShardRun
 from orchestrix.domain.shards.state import ShardRules
+from orchestrix.worker.shards.link import MemberLink
 from orchestrix.worker.shards.member import MemberState
+from orchestrix.worker.shards.runs import ShardRuns
 from tests.servers import templates
 from tests.support import eventually
 from tests.unit.shards.scene import SERVICE
@@ -172,6 +175,59 @@ async def test_nothing_of_one_that_stood_still_runs_on(scene: SdkScene, monkeypa
     assert one.shards == {}
     await eventually(lambda: len(calls) == 2 and len(steps) > before, deadline=5.0)
     assert set(steps[before:]) == {1}, "it was given the shard anew: its heartbeats were not missed yet"
+
+
+async def test_work_that_begins_when_the_lease_ends_is_stopped(
+    scene: SdkScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stands still while it begins the work, and nothing answers it after that."""
+    await scene.node("n-1")
+    boottime, start, begun = clock.boottime, ShardRuns.start, list[ShardRun]()
+
+    def slowly(runs: ShardRuns, run: ShardRun) -> None:
+        start(runs, run)
+        begun.append(run)
+        monkeypatch.setattr(clock, "boottime", lambda: boottime() + 60.0)
+        monkeypatch.setattr(MemberLink, "_receive", lambda *_: None)
+
+    monkeypatch.setattr(ShardRuns, "start", slowly)
+    one = scene.member("w-1", count=1)
+    async with one:
+        await eventually(lambda: begun != [], deadline=10.0)
+        await eventually(lambda: not one._session.runs, deadline=1.0)
+    assert one.shards == {}
+
+
+async def test_work_that_outlives_a_leave_that_was_cancelled_ends_with_the_lease(
+    scene: SdkScene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await scene.node("n-1")
+    steps, ended = list[float](), asyncio.Event()
+
+    async def assigned(shard: int, epoch: int) -> None:
+        try:
+            while True:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.1)
+                    steps.append(clock.boottime())
+                if steps[-1] < clock.boottime() - 1:
+                    return
+        finally:
+            ended.set()
+
+    work = scene.work("w-1")
+    monkeypatch.setattr(work, "assigned", assigned)
+    (one,) = await scene.enter("w-1", work=work, count=1)
+    await eventually(lambda: len(steps) > 4, deadline=5.0)
+    leave = asyncio.create_task(one.leave())
+    await asyncio.sleep(0.05)
+    leave.cancel()
+    await asyncio.wait([leave])
+    lease_until = one._session.lease_until
+    monkeypatch.setattr(clock, "boottime", lambda: lease_until + 1.5)
+    await eventually(ended.is_set, deadline=5.0)
+    assert max(steps) < lease_until
+    assert "KeyError" not in caplog.text
 
 
 async def test_an_error_of_the_work_is_logged_and_it_is_called_again(
