@@ -321,6 +321,8 @@ async def test_another_shard_count_is_that_of_the_service(scene: SdkScene) -> No
     await settled(scene, 30, deadline=10.0)
     two.set_shard_count(4)
     await eventually(lambda: scene.owned() == {"w-1": [0, 1], "w-2": [2, 3]}, deadline=10.0, every=0.05)
+    one.set_shard_count(30)  # as it said before
+    await settled(scene, 30, deadline=10.0)
 
 
 async def test_thousands_of_shards_begin_in_portions(scene: SdkScene) -> None:
