@@ -126,7 +126,15 @@ class RoutineHeartbeats:
         await self.flush()
 
     async def flush(self) -> None:
-        """Stores what is queued, then answers it. Raises `RetryableError`; what was not stored is queued again then."""
+        """Stores what is queued, then answers it. Raises `RetryableError`; what was not stored is queued again then.
+
+        After any other error the batch is left to the next heartbeats of its members: one that always fails would keep
+        the others from being stored for ever.
+        """
+        for _ in range(0, len(self._queued), BATCH):
+            await self._flush_batch()
+
+    async def _flush_batch(self) -> None:
         async with self._writing:
             batch = dict(list(self._queued.items())[:BATCH])
             for key in batch:
@@ -135,7 +143,8 @@ class RoutineHeartbeats:
                 stored = await self._note(list(batch.values()))
                 others = await self._changed([one for key, one in batch.items() if key not in stored])
             except BaseException as error:
-                self._queued = {**batch, **self._queued}
+                if isinstance(error, RetryableError | SchemaMismatch | asyncio.CancelledError):
+                    self._queued = {**batch, **self._queued}
                 self._listening.interrupt()
                 self._failure = error if isinstance(error, RetryableError) else None
                 if isinstance(error, SchemaMismatch):
