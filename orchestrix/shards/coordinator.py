@@ -91,7 +91,7 @@ class ShardCoordinator:
         self._transport = make_transport(self)
         self._writing = asyncio.Lock()
         self._heartbeats = RoutineHeartbeats(
-            database, self._memory, self._listening, self._writing, self._transport.send, self._store_queued
+            database, rules, self._memory, self._listening, self._writing, self._transport.send, self._store_queued
         )
         self._checked_at = self._pruned_at = -PRUNE_S
         self._answered_at, self._takes, self._started = clock.monotonic(), False, False

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from orchestrix import clock, crash
 from orchestrix.domain.shards.members import Process
 from orchestrix.domain.shards.service import is_routine, routine_answer
-from orchestrix.domain.shards.state import MemberHeartbeat
+from orchestrix.domain.shards.state import MemberHeartbeat, ShardRules
 from orchestrix.errors import RetryableError, SchemaMismatch, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
@@ -62,13 +62,15 @@ class RoutineHeartbeats:
     def __init__(
         self,
         database: Database,
+        rules: ShardRules,
         memory: ServiceMemory,
         listening: Listening,
         writing: asyncio.Lock,
         send: Send,
         changed: Callable[[Sequence[QueuedHeartbeat]], Awaitable[Sequence[MemberAnswer]]],
     ) -> None:
-        self._database, self._memory, self._listening, self._writing = database, memory, listening, writing
+        self._database, self._rules, self._memory = database, rules, memory
+        self._listening, self._writing = listening, writing
         self._send, self._changed = send, changed
         self._queued: dict[MemberKey, QueuedHeartbeat] = {}
         self._failure: RetryableError | None = None
@@ -164,7 +166,7 @@ class RoutineHeartbeats:
                 continue
             row, member = known.ids[one.key[1]], known.state.members[heartbeat.worker_id]
             signs[row] = SignOfLife(row, member.version, heartbeat.seq)
-            sent = routine_answer(known.state, heartbeat)
+            sent = routine_answer(known.state, heartbeat, self._rules)
             found[row] = one.key, None if sent.reply_to is None else answer(sent, one.correlation_id)
         if not signs:
             return {}
