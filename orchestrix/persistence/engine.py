@@ -30,6 +30,8 @@ from .dialects.port import Parameters, Result
 
 T = TypeVar("T")
 _OPENED_AT: Final = "opened_at"
+_ANY_QUESTION: Final = text("SELECT count(*) FROM sqlite_master")
+"""What reads the file of SQLite: its clock is the machine's own."""
 
 STATEMENT_TIMEOUT_S: Final = 15.0
 """Seconds after which a statement is given up; longer than every wait for a lock."""
@@ -294,7 +296,7 @@ class Database:
         one can be put forward, and what a machine notes when it wakes must not seem to be old.
         """
         asked = clock.boottime()
-        question = text("SELECT count(*) FROM sqlite_master") if self.dialect.single_writer else self._clock_question()
+        question = _ANY_QUESTION if self.dialect.single_writer else self._clock_question()
         then = (await Connection(self, connection).execute(question)).scalar_one()
         if not self.dialect.single_writer:
             self._offset = then, (asked + clock.boottime()) / 2

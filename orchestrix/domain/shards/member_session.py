@@ -71,14 +71,26 @@ class MemberSession:
     generation: int = 0
     answered: bool = False
     leaving: bool = False
+    count_due: bool = False
     lease_until: float = -inf
     runs: dict[int, ShardRun] = field(default_factory=dict)
     _assigned: dict[int, int] = field(default_factory=dict)
     _sent: dict[int, float] = field(default_factory=dict)
     _applied: tuple[int, Grants] = (0, NO_GRANTS)
     _changed: bool = False
+    _count_seq: int = 0
 
     # What it sends.
+
+    def report_count(self, count: int) -> None:
+        """Says that the service has so many shards: a registration says it also where this member said the same before
+        and another has changed it since. Until one is answered no heartbeat is to be sent, which could overtake it."""
+        self.shard_count, self.count_due, self._count_seq = count, True, self.seq + 1
+
+    @property
+    def must_register(self) -> bool:
+        """Whether a registration is to be sent, not a heartbeat."""
+        return self.count_due or not self.answered
 
     def register(self, now: float) -> MemberRegistration:
         """The registration that is to be sent now."""
@@ -134,6 +146,7 @@ class MemberSession:
         if not self.follows(got):
             return False
         self.answered = True
+        self.count_due = self.count_due and got.seq < self._count_seq
         is_shorter = self._adopt_timeout(got)
         lease_until = self.lease_of(got)
         if is_shorter:

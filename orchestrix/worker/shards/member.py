@@ -275,7 +275,7 @@ class ShardMember:
 
     def set_shard_count(self, count: int) -> None:
         """From now on the service has so many shards, for all its members. Raises ValueError."""
-        self._session.shard_count = checked_shard_count(count)
+        self._session.report_count(checked_shard_count(count))
         self._link.notify()
 
     def set_weight(self, weight: int) -> None:

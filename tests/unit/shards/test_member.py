@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrix import clock
-from orchestrix.domain.shards.member_session import ShardRun
+from orchestrix.domain.shards.member_session import MOST_STARTS, ShardRun
 from orchestrix.domain.shards.state import ShardRules
 from orchestrix.worker.shards.link import MemberLink
 from orchestrix.worker.shards.member import MemberState
@@ -321,6 +321,14 @@ async def test_another_shard_count_is_that_of_the_service(scene: SdkScene) -> No
     await settled(scene, 30, deadline=10.0)
     two.set_shard_count(4)
     await eventually(lambda: scene.owned() == {"w-1": [0, 1], "w-2": [2, 3]}, deadline=10.0, every=0.05)
+    one.set_shard_count(30)  # as it said before
+    await settled(scene, 30, deadline=10.0)
+
+
+async def test_thousands_of_shards_begin_in_portions(scene: SdkScene) -> None:
+    await scene.node("n-1")
+    await scene.enter("w-1", work=scene.work("w-1", returns=True), count=2 * MOST_STARTS + 1)
+    await settled(scene, 2 * MOST_STARTS + 1, deadline=1.0)
 
 
 async def test_members_outlive_the_end_of_a_node_and_of_the_broker(scene: SdkScene) -> None:
