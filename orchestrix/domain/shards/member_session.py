@@ -80,9 +80,6 @@ class MemberSession:
     _changed: bool = False
     _count_seq: int = 0
 
-    def __post_init__(self) -> None:
-        self._own_timeout_s = self.rules.heartbeat_timeout_s
-
     # What it sends.
 
     def report_count(self, count: int) -> None:
@@ -150,8 +147,10 @@ class MemberSession:
             return False
         self.answered = True
         self.count_due = self.count_due and got.seq < self._count_seq
-        self._adopt_timeout(got)
+        is_shorter = self._adopt_timeout(got)
         lease_until = self.lease_of(got)
+        if is_shorter:
+            self.lease_until = min(self.lease_until, lease_until)
         if now >= lease_until:
             return False
         self.lease_until = max(lease_until, self.lease_until)
@@ -159,12 +158,14 @@ class MemberSession:
             self._apply(got)
         return True
 
-    def _adopt_timeout(self, got: Assignment) -> None:
-        """The shorter one of its own and the node's, or others would have its shards while it still works."""
-        if got.timeout_s is not None:
-            timeout_s = min(self._own_timeout_s, got.timeout_s)
-            if timeout_s != self.rules.heartbeat_timeout_s:
-                self.rules = replace(self.rules, heartbeat_timeout_s=timeout_s)
+    def _adopt_timeout(self, got: Assignment) -> bool:
+        """Takes the shortest that any node has said, or others would have its shards while it still works; whether it
+        is shorter than the one before. While it is changed, answers of nodes with either one come in turn.
+        """
+        if got.timeout_s is None or got.timeout_s >= self.rules.heartbeat_timeout_s:
+            return False
+        self.rules = replace(self.rules, heartbeat_timeout_s=got.timeout_s)
+        return True
 
     def follows(self, got: Assignment) -> bool:
         """Whether the assignment is not older than the one that it follows."""

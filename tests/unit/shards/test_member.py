@@ -391,6 +391,21 @@ async def test_a_member_with_a_longer_timeout_than_the_nodes_takes_theirs(
     assert caplog.text.count("the nodes' heartbeat time-out is 15 s and this member's 60 s") == 1
 
 
+async def test_members_learn_of_a_shorter_timeout_although_nothing_changes(scene: SdkScene) -> None:
+    """The answers to routine heartbeats say it too: nodes were restarted with another setting."""
+    node = await scene.node("n-1")
+    (one,) = await scene.enter("w-1")
+    await settled(scene)
+    await asyncio.sleep(20)
+    await node.stop()
+    scene.rules = ShardRules(heartbeat_timeout_s=12.0)
+    scene.check_s = 2.0
+    await scene.node("n-2")
+    await asyncio.sleep(15)
+    assert one._session.rules.heartbeat_timeout_s == 12.0
+    assert len(scene.spans) == 10, "nobody was interrupted"
+
+
 async def test_a_member_that_nobody_answers_says_so_once(scene: SdkScene, caplog: pytest.LogCaptureFixture) -> None:
     member = scene.member("w-1")
     await member.__aenter__()
