@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from orchestrix import clock
 from orchestrix.broker.amqp.broker import AmqpBroker
+from orchestrix.broker.amqp.supervisor import RECONNECT_MAX_S
 from orchestrix.broker.port import Broker, WantedTopology
 from orchestrix.config.settings import Settings
 from orchestrix.errors import ConfigError, SchemaMismatch
@@ -32,9 +33,15 @@ class Connect(Protocol):
     """Makes a connection to the broker under a name, with a topology that is declared at each connect."""
 
     def __call__(
-        self, name: str, topology: WantedTopology | None = None, *, heartbeat: int = CONNECTION_HEARTBEAT_S
+        self,
+        name: str,
+        topology: WantedTopology | None = None,
+        *,
+        heartbeat: int = CONNECTION_HEARTBEAT_S,
+        reconnect_max_s: float = RECONNECT_MAX_S,
     ) -> Broker:
-        """`heartbeat` is in seconds: a peer that is silent for two of them is gone."""
+        """`heartbeat` is in seconds: a peer that is silent for two of them is gone. `reconnect_max_s` are the longest
+        seconds between two tries to connect."""
 
 
 def open_broker(
@@ -43,13 +50,21 @@ def open_broker(
     topology: WantedTopology | None = None,
     *,
     heartbeat: int = CONNECTION_HEARTBEAT_S,
+    reconnect_max_s: float = RECONNECT_MAX_S,
     log_name: str | None = None,
 ) -> AmqpBroker:
     """The broker at `url`; nothing is connected yet. A callable is asked before each connect. See `Connect`.
 
     `log_name` stands for `name` in logs that have the process's id in a field.
     """
-    return AmqpBroker(url, name=name, topology=topology, heartbeat=heartbeat, log_name=log_name)
+    return AmqpBroker(
+        url,
+        name=name,
+        topology=topology,
+        heartbeat=heartbeat,
+        log_name=log_name,
+        reconnect_max_s=reconnect_max_s,
+    )
 
 
 def load_catalog(settings: Settings) -> Catalog:

@@ -115,7 +115,9 @@ class NodeMember(Member):
         await node.stop()
         self.node = None
 
-    def connect(self, name: str, topology: WantedTopology | None = None, heartbeat: int = 10) -> MemoryBroker:
+    def connect(
+        self, name: str, topology: WantedTopology | None = None, heartbeat: int = 10, reconnect_max_s: float = 15.0
+    ) -> MemoryBroker:
         """One more link."""
         made = MemoryBroker(self.realm.server, topology=topology)
         self.process.on_death.append(made.disconnect)

@@ -13,7 +13,7 @@ from orchestrix.broker.amqp import permission_probe
 from orchestrix.broker.amqp.connection import AmqpConnection
 from orchestrix.broker.amqp.consumer import AmqpConsumer
 from orchestrix.broker.amqp.publisher import AmqpPublisher
-from orchestrix.broker.amqp.supervisor import AmqpSession, ConnectionSupervisor
+from orchestrix.broker.amqp.supervisor import RECONNECT_MAX_S, AmqpSession, ConnectionSupervisor
 from orchestrix.broker.message_metrics import published, watch_link
 from orchestrix.broker.port import (
     Consumer,
@@ -43,7 +43,7 @@ class AmqpBroker:
 
     `url` may name several hosts (`amqp://user:password@a,b:5673/vhost`) and may be a callable, which is then asked
     before every connect. `name` shows in the broker's list of connections, and in logs where there is no `log_name`.
-    `heartbeat` is in seconds.
+    `heartbeat` is in seconds; `reconnect_max_s` are the longest seconds between two tries to connect.
     `topology`, or what it returns, is declared at each connect before the link counts as UP, again every ten seconds,
     and at once when a subscription misses its queue. Declares and look-ups run on the consuming connection, which an
     alarm of the broker does not block.
@@ -57,10 +57,11 @@ class AmqpBroker:
         heartbeat: int = 10,
         topology: WantedTopology | None = None,
         log_name: str | None = None,
+        reconnect_max_s: float = RECONNECT_MAX_S,
     ) -> None:
         ask = url if callable(url) else lambda: url
         self._publisher = AmqpPublisher()
-        self._supervisor = ConnectionSupervisor(ask, name, heartbeat, self._set_up, log_name)
+        self._supervisor = ConnectionSupervisor(ask, name, heartbeat, self._set_up, log_name, reconnect_max_s)
         self._topology = topology
         self._mismatch: str | None = None
         self._consumers: list[AmqpConsumer] = []

@@ -22,6 +22,9 @@ log = logging.getLogger("orchestrix.broker")
 
 STABLE_CONNECTION_S: Final = 5.0
 """Seconds that a connection must have been up for the next reconnect to be quick again."""
+RECONNECT_MIN_S: Final = 0.2
+RECONNECT_MAX_S: Final = 15.0
+"""The first and the last ceiling of the wait before a connect: see `Backoff`."""
 MISSED_HEARTBEATS_LIMIT: Final = 1.75
 """Silent heartbeat intervals after which the broker counts as lost. It sends two in each: three are missing then."""
 
@@ -52,6 +55,7 @@ class ConnectionSupervisor:
         heartbeat: int,
         setup: Callable[[AmqpSession], Awaitable[None]],
         log_name: str | None = None,
+        reconnect_max_s: float = RECONNECT_MAX_S,
     ) -> None:
         self.state = LinkState.DOWN
         self.generation = 0
@@ -60,7 +64,7 @@ class ConnectionSupervisor:
         self.down_hooks: list[Callable[[int, str], None]] = []
         self._url, self._name, self._heartbeat, self._setup = url, name, heartbeat, setup
         self._log_name = log_name or name
-        self._backoff = Backoff(0.2, 15.0)
+        self._backoff = Backoff(RECONNECT_MIN_S, reconnect_max_s)
         self._session: AmqpSession | None = None
         self._up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

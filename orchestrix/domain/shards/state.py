@@ -14,6 +14,9 @@ from orchestrix.domain.shards.grants import Grants
 from orchestrix.domain.shards.members import Departure, Process, ServiceMember
 from orchestrix.domain.shards.ranges import NO_SHARDS, ShardRanges, union
 
+RECONNECTS_PER_TIMEOUT: Final = 10
+"""Tries to connect again in a heartbeat time-out, at least, of members and of the nodes that answer them: an outage of
+the broker that is shorter than a lease should interrupt nobody."""
 PLAIN_RELEASE_S: Final = 10.0
 """Seconds after the push of an assignment from which the second heartbeat without a shard proves that it was let go."""
 DEPARTURES_KEPT_S: Final = 3600.0

@@ -11,9 +11,12 @@ from typing import Final
 from orchestrix.broker.port import Broker
 from orchestrix.config import file
 from orchestrix.config.settings import load
+from orchestrix.domain.shards.state import RECONNECTS_PER_TIMEOUT
 from orchestrix.errors import ConfigError
 from orchestrix.worker.shards.arguments import LONGEST_TIMEOUT_S, checked_seconds
 
+HEARTBEATS_PER_TIMEOUT: Final = 5
+"""Heartbeats of the connection in the heartbeat time-out: a link that fell silent is left before the lease ends."""
 _SHORTEST_TIMEOUT_S: Final = 1.0
 _SHOWN_CHARS: Final = 100
 
@@ -51,7 +54,13 @@ def connect(settings: MemberSettings, name: str) -> Broker:
     """The broker; nothing is connected yet. `name` shows in its list of connections."""
     from orchestrix.broker.amqp.broker import AmqpBroker  # loads the driver: a definition does not need it
 
-    return AmqpBroker(settings.broker_url, name=f"orchestrix {name}")
+    timeout_s = settings.heartbeat_timeout_s
+    return AmqpBroker(
+        settings.broker_url,
+        name=f"orchestrix {name}",
+        heartbeat=max(1, int(timeout_s / HEARTBEATS_PER_TIMEOUT)),
+        reconnect_max_s=timeout_s / RECONNECTS_PER_TIMEOUT,
+    )
 
 
 def queue_name_of(worker_id: str, instance: str) -> str:

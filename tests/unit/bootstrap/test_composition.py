@@ -39,7 +39,7 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
 def built(database: Database, roles: frozenset[str] = ALL, **more: Any) -> Node:
     """A node of which nothing runs."""
 
-    def connect(name: str, topology: object = None, *, heartbeat: int = 0) -> FakeBroker:
+    def connect(name: str, topology: object = None, *, heartbeat: int = 0, reconnect_max_s: float = 0.0) -> FakeBroker:
         return FakeBroker()
 
     return build_node(
