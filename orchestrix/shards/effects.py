@@ -31,7 +31,6 @@ from orchestrix.telemetry.metrics.instruments import counter
 log = logging.getLogger("orchestrix.shards")
 _rebalances = counter(SHARD_REBALANCES)
 
-
 STALE_S: Final = PLAIN_RELEASE_S / 2
 """Seconds since the beginning of a transaction after which a plain member is not sent what it has assigned: it could be
 another member's, and nothing in the message shows how old it is.

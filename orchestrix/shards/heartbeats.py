@@ -28,7 +28,6 @@ GATHER_S: Final = 1.0
 """Seconds between the beginnings of two statements: what arrives meanwhile shares the next one."""
 BATCH: Final = 1_000
 """Heartbeats in one statement."""
-
 STOP_TIMEOUT_S: Final = 5.0
 """Seconds to store at the stop what is queued."""
 

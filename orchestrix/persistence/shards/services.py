@@ -17,6 +17,7 @@ PRUNED: Final = ""
 """The name of the row that keeps the highest number that was given out for a service that is pruned. No service can
 have that name, and no query for services finds it."""
 PRUNED_AT_ONCE: Final = 100
+"""Services that one transaction deletes."""
 _COLUMNS: Final = ("name", "shard_count", "members", "revision", "counter", "number", "version")
 
 
