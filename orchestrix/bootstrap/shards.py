@@ -15,7 +15,7 @@ from orchestrix.broker.probe import BrokerProbe
 from orchestrix.broker.topology import shard_topology
 from orchestrix.config.settings import ShardsSettings
 from orchestrix.domain.shards.allocation import Allocation
-from orchestrix.domain.shards.state import RECONNECTS_PER_TIMEOUT, PlainMode, ShardRules
+from orchestrix.domain.shards.state import PlainMode, ShardRules
 from orchestrix.errors import ConfigError
 from orchestrix.lifecycle import Service
 from orchestrix.shards.combined import CombinedTransport
@@ -77,7 +77,7 @@ def assemble_shards(
         f"orchestrix shards {node.name}",
         shard_topology(),
         heartbeat=link_heartbeat_s(node),
-        reconnect_max_s=node.settings.shards.heartbeat_timeout / RECONNECTS_PER_TIMEOUT,
+        reconnect_max_s=shard_rules(node.settings.shards).reconnect_max_s,
     )
     make: MakeTransport = partial(RabbitMQTransport, broker)
     sockets: list[Service] = []

@@ -14,9 +14,6 @@ from orchestrix.domain.shards.grants import Grants
 from orchestrix.domain.shards.members import Departure, Process, ServiceMember
 from orchestrix.domain.shards.ranges import NO_SHARDS, ShardRanges, union
 
-RECONNECTS_PER_TIMEOUT: Final = 10
-"""Tries to connect again in a heartbeat time-out, at least, of members and of the nodes that answer them: an outage of
-the broker that is shorter than a lease should interrupt nobody."""
 PLAIN_RELEASE_S: Final = 10.0
 """Seconds after the push of an assignment from which the second heartbeat without a shard proves that it was let go."""
 DEPARTURES_KEPT_S: Final = 3600.0
@@ -47,6 +44,12 @@ class ShardRules:
     def lease_s(self) -> float:
         """For how long a member of the SDK may work after sending a heartbeat that is answered."""
         return self.heartbeat_timeout_s * 2 / 3
+
+    @property
+    def reconnect_max_s(self) -> float:
+        """The longest wait of members, and of nodes that answer them, between two tries to connect to the broker: an
+        outage that is shorter than what is left of a lease is to interrupt nobody."""
+        return self.heartbeat_timeout_s / 10
 
     @property
     def plain_silence_s(self) -> float:

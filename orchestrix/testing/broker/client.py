@@ -30,18 +30,23 @@ _ANSWER_TIMEOUT_S: Final = 20.0
 """Seconds that a reply may take."""
 
 
+RECONNECT_MAX_S: Final = 5.0
+
+
 class MemoryBroker:
     """`port.Broker` of one process. Create it in the process that it belongs to; `disconnect` is called when that
-    process is killed."""
+    process is killed. `reconnect_max_s` are the longest seconds between two tries to connect."""
 
-    def __init__(self, server: MemoryServer, *, topology: WantedTopology | None = None) -> None:
+    def __init__(
+        self, server: MemoryServer, *, topology: WantedTopology | None = None, reconnect_max_s: float = RECONNECT_MAX_S
+    ) -> None:
         self.state = LinkState.DOWN
         self.generation = 0
         self.blocked: str | None = None
         self.problem: str | None = "not connected to the broker yet"
         self.mismatch: str | None = None
         self._server = server
-        self._topology = topology
+        self._topology, self._reconnect_max_s = topology, reconnect_max_s
         self._context = copy_context()
         self._session: BrokerSession | None = None
         self._up, self._over, self._free = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -205,7 +210,7 @@ class MemoryBroker:
             except Unavailable as error:
                 self.state, self.problem = LinkState.DOWN, str(error)
             failures += 1
-            await asyncio.sleep(clock.uniform(0.05, min(5.0, 0.1 * 2 ** min(failures, 6))))
+            await asyncio.sleep(clock.uniform(0.05, min(self._reconnect_max_s, 0.1 * 2 ** min(failures, 6))))
 
     async def _check_topology(self) -> None:
         """Declares the topology at intervals, because parts of it may be deleted, until the connection is lost."""

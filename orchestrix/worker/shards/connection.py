@@ -11,7 +11,7 @@ from typing import Final
 from orchestrix.broker.port import Broker
 from orchestrix.config import file
 from orchestrix.config.settings import load
-from orchestrix.domain.shards.state import RECONNECTS_PER_TIMEOUT
+from orchestrix.domain.shards.state import ShardRules
 from orchestrix.errors import ConfigError
 from orchestrix.worker.shards.arguments import LONGEST_TIMEOUT_S, checked_seconds
 
@@ -59,7 +59,7 @@ def connect(settings: MemberSettings, name: str) -> Broker:
         settings.broker_url,
         name=f"orchestrix {name}",
         heartbeat=max(1, int(timeout_s / HEARTBEATS_PER_TIMEOUT)),
-        reconnect_max_s=timeout_s / RECONNECTS_PER_TIMEOUT,
+        reconnect_max_s=ShardRules(heartbeat_timeout_s=timeout_s).reconnect_max_s,
     )
 
 

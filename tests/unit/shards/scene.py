@@ -139,7 +139,7 @@ class Scene:
         return made
 
     async def broker(self) -> MemoryBroker:
-        broker = MemoryBroker(self.server, topology=shard_topology())
+        broker = MemoryBroker(self.server, topology=shard_topology(), reconnect_max_s=self.rules.reconnect_max_s)
         await broker.start()
         assert await broker.wait_connected(10.0)
         return broker

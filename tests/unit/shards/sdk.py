@@ -133,5 +133,5 @@ class MemoryMember(ShardMember):
         )
 
     def _connect(self, settings: MemberSettings) -> Broker:
-        self.broker = MemoryBroker(self.scene.server)
+        self.broker = MemoryBroker(self.scene.server, reconnect_max_s=self.scene.rules.reconnect_max_s)
         return self.broker
