@@ -17,7 +17,7 @@ help:
 	@echo 'make test          all tests; finds or installs RabbitMQ, PostgreSQL and MariaDB first'
 	@echo 'make check         lint, format, types, import rules, size budget'
 	@echo 'make fmt           format the code'
-	@echo 'make services      find or install the servers that the tests need'
+	@echo 'make services      find or install the servers and tools that the tests need'
 	@echo 'make bench         how fast it is, beside DBOS and Celery; 15 minutes on a machine that does nothing else'
 	@echo 'make soak          the long variants of the tests that have one'
 	@echo 'make requirements  rows of the specification that no passing test names'

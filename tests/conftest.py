@@ -154,7 +154,7 @@ def mariadb_server(server_run: Run) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def _vhosts(rabbitmq_server: Broker) -> Iterator[Pool]:
-    with shared.pool(rabbitmq_server.change_vhosts, batch=20, keep=not lookup.given(lookup.RABBITMQ)) as names:
+    with shared.pool(rabbitmq_server.change_vhosts, batch=5, keep=not lookup.given(lookup.RABBITMQ)) as names:
         yield names
 
 

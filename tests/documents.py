@@ -24,6 +24,7 @@ from tests.monitoring.dashboard import dashboard, datasources
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
+CONTRACTS: Final = ROOT / "docs" / "contracts.md"
 OBSERVABILITY: Final = ROOT / "docs" / "observability.md"
 MONITORING: Final = ROOT / "deploy" / "monitoring"
 FILES: Final[dict[Path, Callable[[], str]]] = {

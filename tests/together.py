@@ -44,7 +44,7 @@ TOGETHER: Final = {
     "proxy": ("tests/fault/test_proxy.py",),
     "executor broadcasts": ("tests/fault/test_executor_broadcasts.py",),
     "executor jobs": ("tests/fault/test_executor_jobs.py",),
-    "shards": ("tests/fault/test_shards.py",),
+    "shards": ("tests/fault/test_shards.py", "tests/fault/test_mixed_shards.py"),
     "registry": ("tests/fault/test_registry.py",),
     "registry without nodes": ("tests/fault/test_registry_outages.py::test_nodes_are_away",),
     "registry without servers": ("tests/fault/test_registry_outages.py",),

@@ -73,22 +73,26 @@ class ClusterMetrics:
         return max(COUNT_INTERVAL_S, REST_FACTOR * (clock.monotonic() - begun))
 
     async def _count(self, connection: Connection) -> None:
+        """Reads all, then shows all at once: a scrape sees one count, not parts of two."""
         sagas = {saga.name for saga in self._catalog}
         states = {saga: {*self._catalog.states(saga), COMPENSATING} - TERMINAL for saga in sagas}
-        _active.keep(
-            {(state,): count for state, count in (await cluster_counts.active_sagas(connection, states)).items()}
-        )
+        active = await cluster_counts.active_sagas(connection, states)
         stuck = await cluster_counts.stuck_sagas(connection, sagas, OVERDUE_AFTER)
-        _stuck.keep({(saga,): stuck[saga] for saga in sagas | stuck.keys()})
-        _late.keep({(): await cluster_counts.late_timers(connection, OVERDUE_AFTER)})
+        late = await cluster_counts.late_timers(connection, OVERDUE_AFTER)
         outbox = await cluster_counts.outbox_counts(connection)
+        dead_letters = await cluster_counts.open_dead_letters(connection)
+        nodes = await cluster_counts.nodes_by_state(connection)
+        executors = await cluster_counts.executors(connection, self._silent)
+        shards = await cluster_counts.shards(connection)
+        _active.keep({(state,): count for state, count in active.items()})
+        _stuck.keep({(saga,): stuck[saga] for saga in sagas | stuck.keys()})
+        _late.keep({(): late})
         _pending.keep({(): outbox.pending})
         _age.keep({(): outbox.oldest_s})
-        _dead.keep({(): await cluster_counts.open_dead_letters(connection)})
-        nodes = await cluster_counts.nodes_by_state(connection)
+        _dead.keep({(): dead_letters})
         _nodes.keep({(state.lower(),): count for state, count in nodes.items()})
-        _executors.keep(await cluster_counts.executors(connection, self._silent))
-        _show_shards(await cluster_counts.shards(connection))
+        _executors.keep(executors)
+        _show_shards(shards)
 
 
 def _show_shards(services: list[ServiceShards]) -> None:

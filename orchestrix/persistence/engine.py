@@ -30,6 +30,8 @@ from .dialects.port import Parameters, Result
 
 T = TypeVar("T")
 _OPENED_AT: Final = "opened_at"
+_ANY_QUESTION: Final = text("SELECT count(*) FROM sqlite_master")
+"""What reads the file of SQLite: its clock is the machine's own."""
 
 STATEMENT_TIMEOUT_S: Final = 15.0
 """Seconds after which a statement is given up; longer than every wait for a lock."""
@@ -206,7 +208,7 @@ class Database:
         if self._offset is None:
             return clock.now()
         then, at = self._offset
-        return then + timedelta(seconds=clock.monotonic() - at)
+        return then + timedelta(seconds=clock.boottime() - at)
 
     async def ping(self) -> None:
         """Queries the database for its time; raises `Unavailable`."""
@@ -290,12 +292,14 @@ class Database:
             await self._set_clock(connection)
 
     async def _set_clock(self, connection: AsyncConnection) -> None:
-        """Sets the offset of the database's clock. Against a monotonic clock: the local one can be put forward."""
-        asked = clock.monotonic()
-        question = text("SELECT count(*) FROM sqlite_master") if self.dialect.single_writer else self._clock_question()
+        """Sets the offset of the database's clock, against one that never goes back and counts suspension: the local
+        one can be put forward, and what a machine notes when it wakes must not seem to be old.
+        """
+        asked = clock.boottime()
+        question = _ANY_QUESTION if self.dialect.single_writer else self._clock_question()
         then = (await Connection(self, connection).execute(question)).scalar_one()
         if not self.dialect.single_writer:
-            self._offset = then, (asked + clock.monotonic()) / 2
+            self._offset = then, (asked + clock.boottime()) / 2
 
     def _clock_question(self) -> Executable:
         return select(self.dialect.clock(clock.now()))

@@ -52,16 +52,16 @@ class ServiceChanges:
         return effects
 
     async def _apply(self, tx: Transaction, service: str, events: Sequence[Event]) -> list[Effect]:
-        now = tx.now()
         joins = [one for one in events if isinstance(one, MemberRegistration | MemberHeartbeat)]
         stored = await service_store.lock(tx, service)
         if stored is None and joins:  # not before the lock: on MariaDB an insert that finds the row shares its lock
-            await services.insert_if_absent(tx, service, joins[0].shard_count, now)
+            await services.insert_if_absent(tx, service, joins[0].shard_count, tx.now())
             stored = await service_store.lock(tx, service)
         if stored is None:
             return []
         if joins and not stored.state.members and await services.count_with_members(tx) >= MOST_SERVICES:
             raise TooManyServices(TOO_MANY_SERVICES)
+        now = tx.now()  # not before the lock: meanwhile others may have stored later signs of life
         after, effects = rules_of.apply(stored.state, events, now, self._rules)
         try:
             await service_store.save(tx, stored.state, after, now)

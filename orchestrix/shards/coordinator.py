@@ -91,7 +91,7 @@ class ShardCoordinator:
         self._transport = make_transport(self)
         self._writing = asyncio.Lock()
         self._heartbeats = RoutineHeartbeats(
-            database, self._memory, self._listening, self._writing, self._transport.send, self._store_queued
+            database, rules, self._memory, self._listening, self._writing, self._transport.send, self._store_queued
         )
         self._checked_at = self._pruned_at = -PRUNE_S
         self._answered_at, self._takes, self._started = clock.monotonic(), False, False
@@ -296,8 +296,9 @@ class ShardCoordinator:
         expected, effects = rules_of.apply(known.state, [check], self._database.now(), self._rules)
         if expected == known.state and not effects:
             return False
-        async with self._writing:
-            effects = await self._apply(service, [check])
+        async with self._writing:  # which can take long, with heartbeats that wait for it, too
+            since = self._listening.update(self._database.now())
+            effects = await self._apply(service, [ServiceCheck(self._node_id, since)])
         await self._transport.send(answers(effects, _NOBODY))
         return True
 
@@ -306,7 +307,8 @@ class ShardCoordinator:
             self._pruned_at = at
             before = self._database.now() - HISTORY_KEPT
             await self._database.run(lambda tx: generations.prune(tx, before))
-            await self._database.run(lambda tx: services.prune(tx, before))
+            while await self._database.run(lambda tx: services.prune(tx, before)) == services.PRUNED_AT_ONCE:
+                pass
 
     def _wait_s(self) -> float:
         """Until the next second, or the end of a window that this node waits for."""

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from orchestrix import clock, crash
 from orchestrix.domain.shards.members import Process
 from orchestrix.domain.shards.service import is_routine, routine_answer
-from orchestrix.domain.shards.state import MemberHeartbeat
+from orchestrix.domain.shards.state import MemberHeartbeat, ShardRules
 from orchestrix.errors import RetryableError, SchemaMismatch, Unavailable
 from orchestrix.lifecycle import Loop, WakeSignal
 from orchestrix.persistence.engine import Database
@@ -62,13 +62,15 @@ class RoutineHeartbeats:
     def __init__(
         self,
         database: Database,
+        rules: ShardRules,
         memory: ServiceMemory,
         listening: Listening,
         writing: asyncio.Lock,
         send: Send,
         changed: Callable[[Sequence[QueuedHeartbeat]], Awaitable[Sequence[MemberAnswer]]],
     ) -> None:
-        self._database, self._memory, self._listening, self._writing = database, memory, listening, writing
+        self._database, self._rules, self._memory = database, rules, memory
+        self._listening, self._writing = listening, writing
         self._send, self._changed = send, changed
         self._queued: dict[MemberKey, QueuedHeartbeat] = {}
         self._failure: RetryableError | None = None
@@ -126,7 +128,15 @@ class RoutineHeartbeats:
         await self.flush()
 
     async def flush(self) -> None:
-        """Stores what is queued, then answers it. Raises `RetryableError`; what was not stored is queued again then."""
+        """Stores what is queued, then answers it. Raises `RetryableError`; what was not stored is queued again then.
+
+        After any other error the batch is left to the next heartbeats of its members: one that always fails would keep
+        the others from being stored for ever.
+        """
+        for _ in range(0, len(self._queued), BATCH):
+            await self._flush_batch()
+
+    async def _flush_batch(self) -> None:
         async with self._writing:
             batch = dict(list(self._queued.items())[:BATCH])
             for key in batch:
@@ -135,7 +145,8 @@ class RoutineHeartbeats:
                 stored = await self._note(list(batch.values()))
                 others = await self._changed([one for key, one in batch.items() if key not in stored])
             except BaseException as error:
-                self._queued = {**batch, **self._queued}
+                if isinstance(error, RetryableError | SchemaMismatch | asyncio.CancelledError):
+                    self._queued = {**batch, **self._queued}
                 self._listening.interrupt()
                 self._failure = error if isinstance(error, RetryableError) else None
                 if isinstance(error, SchemaMismatch):
@@ -155,7 +166,7 @@ class RoutineHeartbeats:
                 continue
             row, member = known.ids[one.key[1]], known.state.members[heartbeat.worker_id]
             signs[row] = SignOfLife(row, member.version, heartbeat.seq)
-            sent = routine_answer(known.state, heartbeat)
+            sent = routine_answer(known.state, heartbeat, self._rules)
             found[row] = one.key, None if sent.reply_to is None else answer(sent, one.correlation_id)
         if not signs:
             return {}

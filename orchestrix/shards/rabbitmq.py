@@ -20,8 +20,11 @@ log = logging.getLogger("orchestrix.shards")
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """A longer message of a member is not read."""
-BATCH_LIMIT: Final = 20
-"""Unacknowledged messages of this node at most: no other node can answer these, should this process be stopped."""
+BATCH_LIMIT: Final = 100
+"""Unacknowledged messages of this node at most: no other node can answer these, should this process be stopped. They
+share a transaction, which reads the whole service: with fewer, a thousand members that change at once wait for longer
+than their time-out on a busy machine, are taken for silent, and change it again.
+"""
 ANSWER_TIMEOUT_S: Final = 10.0
 """Seconds that the broker has to confirm answers: a later one would be overtaken by that to the next heartbeat."""
 ANSWER_TYPE: Final = "assignment"

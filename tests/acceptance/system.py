@@ -115,10 +115,12 @@ class System:
 
             async def is_ready() -> bool:
                 try:
-                    answers = [await http.get(f"{url}{path}") for path in ("/health/ready", "/health")]
-                    return all(answer.status_code == 200 for answer in answers)
+                    for path in ("/health/ready", "/health"):  # the second only once the first is well
+                        if (await http.get(f"{url}{path}")).status_code != 200:
+                            return False
                 except httpx.HTTPError:
                     return False
+                return True
 
             await eventually(is_ready, deadline=deadline, every=0.05, message=f"{url} is ready")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.system import Client, System
 from tests.integration.metrics.situations import samples
 from tests.otlp import OtlpReceiver
-from tests.servers import promtool
+from tests.servers.tools import PROMTOOL
 from tests.support import eventually
 
 APPS: Final = 20
@@ -64,7 +64,7 @@ async def test_an_http_client_two_workers_and_a_receiver_of_traces_and_metrics(
         await otlp.wait_for(lambda spans: exemplars <= {one.trace_id for one in spans})
         plain = await client.http.get("/metrics")
         assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
-        checked = promtool.run("check", "metrics", text=plain.text)
+        checked = PROMTOOL.run("check", "metrics", text=plain.text)
         assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
     sent = [dict(one.points[0][0]) | {"value": one.points[0][1]} for one in otlp.metrics("saga.completed")]
     assert sent[-1] == {"saga": "app", "outcome": "completed", "value": APPS}, "the receiver gets the same number"

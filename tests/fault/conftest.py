@@ -55,7 +55,7 @@ def _mariadb(server_run: Run) -> Iterator[MariaServer]:
 
 @pytest.fixture(scope="package")
 def _breakable_vhosts(_rabbitmq: RabbitServer) -> Pool:
-    return Pool(_rabbitmq.change_vhosts, batch=10)
+    return Pool(_rabbitmq.change_vhosts, batch=5)
 
 
 @pytest.fixture(scope="package")

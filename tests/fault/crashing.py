@@ -96,7 +96,7 @@ class Rig(System):
         await eventually(self._nothing_to_send, deadline=20, every=0.05, message="every command is sent")
 
     async def _nothing_to_send(self) -> bool:
-        return not (await self.ledger()).outbox
+        return not await self.sql("SELECT 1 FROM outbox LIMIT 1")
 
     async def sql(self, *statements: str) -> list[Any]:
         """Runs the statements; the rows of the last one, if it has any."""

@@ -135,7 +135,7 @@ async def asked_node_dies(rig: Rig, at: At) -> None:
         after = [await _cancel(client, id) for id in ids]
         await rig.sent()  # else a deadline is moved to a time after the sending
         for id in ids:  # nobody has taken the first command, whose answer is waited for
-            soon = (datetime.now(UTC) + timedelta(seconds=0.3)).isoformat()
+            soon = (datetime.now(UTC) + timedelta(seconds=1.0)).isoformat()
             moved = await client.http.patch(f"/apps/{id}/deadline", json={"at": soon, "reason": "nobody works on it"})
             assert moved.status_code == 200, moved.text
     assert [answer and answer.json()["version"] for answer in after] == [2] * len(ids)

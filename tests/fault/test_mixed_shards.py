@@ -6,29 +6,18 @@ shards. A plain client that stands still, or is cut off from all nodes, is beyon
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.fault.shard_world import COUNT, EACH, NAMES, SCALED, SERVICE, ShardWorld
-from tests.fault.test_shards import (
-    Act,
-    _a_node_stands_still,
-    _count_changes,
-    _links_are_cut,
-    _members_die_and_stand_still,
-    _messages_are_late,
-    _nodes_are_killed,
-    _one_joins_and_leaves,
-    _story,
-)
+from tests.acceptance.system import System
+from tests.fault import shard_acts
+from tests.fault.shard_acts import story
+from tests.fault.shard_world import COUNT, EACH, NAMES, SERVICE, ShardTimes, ShardWorld
 from tests.fault.world import World
-from tests.servers.postgres import PostgresServer
-from tests.servers.rabbit import RabbitServer
-from tests.servers.run import Run
+from tests.processes import Processes
 from tests.shard_fleet.fleet import Fleet, MemberProcess, names
 from tests.support import eventually, free_port, holds
 
@@ -39,17 +28,16 @@ PLAIN: Final = (1, 3)
 class MixedWorld(ShardWorld):
     """Each node listens for plain clients too, and these are connected to all of them."""
 
-    def __init__(self, world: World, fleet: Fleet) -> None:
-        super().__init__(world, fleet, SCALED)
+    def __init__(self, world: World, fleet: Fleet, times: ShardTimes) -> None:
+        super().__init__(world, fleet, times)
         self.ports = {name: free_port() for name in NAMES}
 
     def env_of(self, name: str) -> dict[str, str]:
-        where = {"SHARD_COORDINATOR_BIND_HOST": "tcp://127.0.0.1"}
         return {
             **super().env_of(name),
-            **where,
-            "SHARD_COORDINATOR_BIND_PORT": str(self.ports[name]),
             "ORCHESTRIX_SHARDS__ZMQ": "on",
+            "SHARD_COORDINATOR_BIND_HOST": "tcp://127.0.0.1",
+            "SHARD_COORDINATOR_BIND_PORT": str(self.ports[name]),
         }
 
     async def join_all(self, process: MemberProcess, place: int) -> None:
@@ -60,16 +48,25 @@ class MixedWorld(ShardWorld):
 
 
 @pytest.fixture
-async def mixed(server_run: Run, tmp_path: Path, world: World) -> AsyncIterator[MixedWorld]:
-    """All members take part."""
-    made = MixedWorld(world, Fleet(server_run, tmp_path, SCALED.timeout))
-    await made.up()
+def world(processes: Processes, tmp_path: Path, postgres_url: str, rabbitmq_url: str) -> Iterator[World]:
+    """A world on the shared servers, of which none breaks here."""
+    made = World(System(processes, tmp_path, postgres_url, rabbitmq_url))
+    made.system.upgrade()
     yield made
-    made.fleet.close()
     made.close()
 
 
-async def _all_nodes_are_killed(shards: ShardWorld) -> None:
+@pytest.fixture
+async def mixed(fleet: Fleet, world: World, shard_times: ShardTimes) -> AsyncIterator[MixedWorld]:
+    """All members take part."""
+    made = MixedWorld(world, fleet, shard_times)
+    await made.up()
+    yield made
+    fleet.close()
+    made.close()
+
+
+async def all_nodes_are_killed(shards: ShardWorld) -> None:
     """For longer than a lease: members of the SDK stop all they do by themselves, plain clients do not know."""
     sdk = {worker for place in (0, 2) for worker in shards.fleet.processes[place].members}
 
@@ -81,22 +78,12 @@ async def _all_nodes_are_killed(shards: ShardWorld) -> None:
     await eventually(lambda: not held(), deadline=3 * shards.times.lease)
     await holds(lambda: not held(), during=shards.times.check)
     await shards.restart(*shards.world.nodes)
-    await shards.settle("all nodes are there again")
-
-
-async def _servers_restart(shards: ShardWorld, *servers: RabbitServer | PostgresServer) -> None:
-    for one in servers:
-        await asyncio.to_thread(one.restart)
-        await shards.world.ready()
-        await shards.settle("a server restarts")
 
 
 @pytest.mark.req("X-2")
-async def test_half_plain_clients_and_half_members_of_the_sdk(
-    mixed: MixedWorld, rabbitmq: RabbitServer, postgres: PostgresServer, scale: Callable[[int, int], int]
-) -> None:
-    acts: list[Act] = [_nodes_are_killed, _members_die_and_stand_still, _a_node_stands_still]
-    if scale(0, 1):
-        acts += [_one_joins_and_leaves, _links_are_cut, _count_changes, _messages_are_late]
-    await _story(mixed, [*acts, _all_nodes_are_killed])
-    await _servers_restart(mixed, rabbitmq, postgres)
+async def test_half_plain_clients_and_half_members_of_the_sdk(mixed: MixedWorld, short: bool) -> None:
+    acts = [shard_acts.nodes_are_killed, shard_acts.members_die_and_stand_still, shard_acts.a_node_stands_still]
+    if not short:
+        acts += [shard_acts.one_joins_and_leaves, shard_acts.links_are_cut, shard_acts.count_changes]
+        acts += [shard_acts.messages_are_late]
+    await story(mixed, [*acts, all_nodes_are_killed])

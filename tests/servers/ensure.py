@@ -8,8 +8,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.servers import lookup, promtool
+from tests.servers import lookup
 from tests.servers.lookup import KINDS, Kind, Source
+from tests.servers.tools import TOOLS, Tool
 
 SCRIPT = Path(__file__).with_name("install_packages.sh")
 
@@ -21,13 +22,14 @@ class CannotInstall(Exception):
 def ensure(say: Callable[[str], None] = print) -> None:
     """Looks for each server and says where it is; installs what is missing. Raises CannotInstall or Missing."""
     missing = [kind for kind in KINDS if not _report(kind, say)]
-    tools = [] if _report_promtool(say) else [promtool.PACKAGE]
+    tools = [tool for tool in TOOLS if not _report_tool(tool, say)]
     if not missing and not tools:
         return
-    install([*(kind.package for kind in missing), *tools], say)
+    install([*(kind.package for kind in missing), *(tool.package for tool in tools)], say)
     lookup.find.cache_clear()
-    if tools and not _report_promtool(say):
-        raise lookup.Missing(f"{promtool.PROGRAM} is missing, though the package {promtool.PACKAGE} was installed")
+    for tool in tools:
+        if not _report_tool(tool, say):
+            raise lookup.Missing(f"{tool.program} is missing, though the package {tool.package} was installed")
     for kind in missing:
         if not _report(kind, say):
             raise lookup.Missing(f"{lookup.missing(kind)}; the package was installed but its programs were not found")
@@ -75,9 +77,9 @@ def _report(kind: Kind, say: Callable[[str], None]) -> bool:
     return source is not None
 
 
-def _report_promtool(say: Callable[[str], None]) -> bool:
-    found = promtool.find()
-    say(f"{promtool.PROGRAM}: {found or 'not found'}")
+def _report_tool(tool: Tool, say: Callable[[str], None]) -> bool:
+    found = tool.find()
+    say(f"{tool.program}: {found or 'not found'}")
     return found is not None
 
 

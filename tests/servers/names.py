@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 class Pool:
     """Hands out names of fresh things. They are made in batches, and the used ones are dropped on the same occasion.
 
-    `change(add, drop)` does the work on the server.
+    `change(add, drop)` does the work on the server. Small batches: what is used and not yet dropped lives on there.
     """
 
     def __init__(self, change: Callable[[Sequence[str], Sequence[str]], None], *, batch: int) -> None:

@@ -83,7 +83,8 @@ class RabbitServer(Server):
         if program is None:
             return self.ctl("eval", expression + ".")
         cookie = (self.home / ".erlang.cookie").read_text()
-        asked = [program, "-r", "-c", cookie, "-address", f"127.0.0.1:{self._dist_port}", "-e"]
+        name = f"tests_{secrets.token_hex(6)}"  # two of one name at once, as by its own -r, and one is turned away
+        asked = [program, "-h", name, "-c", cookie, "-address", f"127.0.0.1:{self._dist_port}", "-e"]
         told = command(asked, env=self.env(), cwd=self.home, account=self.account, text=expression + ".\n")
         if not told.startswith("{ok, "):
             raise CommandFailed(f"{expression}: {told}")
@@ -98,11 +99,11 @@ class RabbitServer(Server):
 
     def alarm(self) -> None:
         """Raises the memory alarm: from now on no connection that publishes is read from."""
-        self.ctl("set_vm_memory_high_watermark", "0.00001")
+        self.eval("vm_memory_monitor:set_vm_memory_high_watermark(0.00001)")
 
     def all_clear(self) -> None:
         """Ends the memory alarm."""
-        self.ctl("set_vm_memory_high_watermark", "0.4")
+        self.eval("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
 
     def settle(self) -> None:
         """Writes the node's own records to disk; call it before `kill9` when queues were declared just before.
@@ -114,7 +115,7 @@ class RabbitServer(Server):
         self.eval("[dets:sync(Table) || Table <- dets:all()]")
 
     def change_vhosts(self, add: Sequence[str], drop: Sequence[str]) -> None:
-        """Adds and drops virtual hosts in one call, because one call costs more than twenty hosts."""
+        """Adds and drops virtual hosts in one call."""
         self.eval(
             f'lists:foreach(fun(N) -> rabbit_vhost:delete(N, <<"tests">>) end, {_binaries(drop)}),'
             f'lists:foreach(fun(N) -> rabbit_vhost:add(N, <<"tests">>), rabbit_auth_backend_internal:set_permissions('

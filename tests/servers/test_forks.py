@@ -6,11 +6,13 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.forks import ROOT
 from tests.processes import Process, Processes
 from tests.servers import reaper
 from tests.support import eventually_sync
@@ -56,3 +58,32 @@ def test_it_leads_a_session_of_its_own_and_is_told_of_signals(waiting: Process) 
 def test_a_command_that_takes_too_long_is_ended(processes: Processes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(subprocess.TimeoutExpired):
         processes.run("apps", "list", "--api", f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.5)
+
+
+ENDING = """
+import atexit, sys, threading, time
+from tests.forks import _end
+
+class Thrown:
+    def __init__(self): self.itself = self
+    def __del__(self): print("thrown away")
+
+def last():
+    time.sleep(0.1)
+    print("thread")
+
+atexit.register(print, "at exit")
+Thrown()
+threading.Thread(target=last).start()
+_end(eval(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "errors"), [("3", 3, ""), ("None", 0, ""), ("'why'", 1, "why\n"), ("0", 0, "")]
+)
+def test_it_ends_as_the_interpreter_does(ended: str, code: int, errors: str) -> None:
+    command = [sys.executable, "-c", ENDING, ended]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, errors)
+    assert done.stdout.split("\n") == ["thread", "at exit", "thrown away", ""]

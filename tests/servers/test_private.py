@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aio_pika
@@ -108,6 +109,8 @@ async def test_rabbitmq_keeps_persistent_messages_over_a_kill_freezes_and_leaves
     server.resume()
     await eventually(lambda: speaks_amqp(server.port), deadline=10)
     assert server.eval("1 + 1") == "2"
+    with ThreadPoolExecutor(8) as asking:
+        assert list(asking.map(server.eval, ["2 + 3"] * 40)) == ["5"] * 40, "several processes may ask at once"
     with pytest.raises(CommandFailed, match="undef"):
         server.eval("no:such()")
     family = reaper.family(server.pid)

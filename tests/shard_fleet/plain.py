@@ -47,6 +47,10 @@ class PlainWork:
         await self._say("leave")
         self._socket.close(linger=1000)
 
+    def set_shard_count(self, count: int) -> None:
+        """From the next heartbeat on."""
+        self._count = count
+
     async def _report(self) -> None:
         while True:
             if self._answered:

@@ -48,6 +48,10 @@ class Work:
         async with self.member:
             await self.leaving.wait()
 
+    def set_shard_count(self, count: int) -> None:
+        """From now on."""
+        self.member.set_shard_count(count)
+
     def _received(self, got: Assignment, now: float) -> bool:
         before = self._session.lease_until
         counts = self._receive(got, now)
@@ -102,7 +106,7 @@ class Members:
 
     async def count(self, worker: str, count: int) -> Answer:
         """It says that the service has so many shards."""
-        self._running[worker][0].member.set_shard_count(count)
+        self._running[worker][0].set_shard_count(count)
         return {}
 
     async def leave(self, worker: str) -> Answer:

@@ -184,7 +184,7 @@ class Realm:
         memory = node.memory
         if memory is None or not shards.is_routine(memory, event) or not self.stored(node, memory, event):
             return False
-        self._answer(node, shards.routine_answer(memory, event))
+        self._answer(node, shards.routine_answer(memory, event, self.rules))
         return True
 
     def stored(self, node: Node, memory: ShardService, event: MemberHeartbeat) -> bool:

@@ -145,7 +145,9 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
         self._limit = asyncio.get_running_loop().call_later(CONNECTION_S, transport.abort)
         if len(self.oldest_first) >= MAX_CONNECTIONS:
-            next(iter(self.oldest_first)).transport.abort()
+            oldest = next(iter(self.oldest_first))
+            del self.oldest_first[oldest]  # at once: many may be accepted before its `connection_lost`
+            oldest.transport.abort()
         self.oldest_first[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:

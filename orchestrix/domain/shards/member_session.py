@@ -71,17 +71,26 @@ class MemberSession:
     generation: int = 0
     answered: bool = False
     leaving: bool = False
+    count_due: bool = False
     lease_until: float = -inf
     runs: dict[int, ShardRun] = field(default_factory=dict)
     _assigned: dict[int, int] = field(default_factory=dict)
     _sent: dict[int, float] = field(default_factory=dict)
     _applied: tuple[int, Grants] = (0, NO_GRANTS)
     _changed: bool = False
-
-    def __post_init__(self) -> None:
-        self._own_timeout_s = self.rules.heartbeat_timeout_s
+    _count_seq: int = 0
 
     # What it sends.
+
+    def report_count(self, count: int) -> None:
+        """Says that the service has so many shards: a registration says it also where this member said the same before
+        and another has changed it since. Until one is answered no heartbeat is to be sent, which could overtake it."""
+        self.shard_count, self.count_due, self._count_seq = count, True, self.seq + 1
+
+    @property
+    def must_register(self) -> bool:
+        """Whether a registration is to be sent, not a heartbeat."""
+        return self.count_due or not self.answered
 
     def register(self, now: float) -> MemberRegistration:
         """The registration that is to be sent now."""
@@ -137,8 +146,11 @@ class MemberSession:
         if not self.follows(got):
             return False
         self.answered = True
-        self._adopt_timeout(got)
+        self.count_due = self.count_due and got.seq < self._count_seq
+        is_shorter = self._adopt_timeout(got)
         lease_until = self.lease_of(got)
+        if is_shorter:
+            self.lease_until = min(self.lease_until, lease_until)
         if now >= lease_until:
             return False
         self.lease_until = max(lease_until, self.lease_until)
@@ -146,12 +158,14 @@ class MemberSession:
             self._apply(got)
         return True
 
-    def _adopt_timeout(self, got: Assignment) -> None:
-        """The shorter one of its own and the node's, or others would have its shards while it still works."""
-        if got.timeout_s is not None:
-            timeout_s = min(self._own_timeout_s, got.timeout_s)
-            if timeout_s != self.rules.heartbeat_timeout_s:
-                self.rules = replace(self.rules, heartbeat_timeout_s=timeout_s)
+    def _adopt_timeout(self, got: Assignment) -> bool:
+        """Takes the shortest that any node has said, or others would have its shards while it still works; whether it
+        is shorter than the one before. While it is changed, answers of nodes with either one come in turn.
+        """
+        if got.timeout_s is None or got.timeout_s >= self.rules.heartbeat_timeout_s:
+            return False
+        self.rules = replace(self.rules, heartbeat_timeout_s=got.timeout_s)
+        return True
 
     def follows(self, got: Assignment) -> bool:
         """Whether the assignment is not older than the one that it follows."""

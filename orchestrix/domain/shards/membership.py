@@ -269,7 +269,7 @@ def _seen(draft: ServiceDraft, member: ServiceMember) -> ServiceMember:
     if member.away is AwayReason.SILENT:
         draft.note(member, MemberChangeKind.RETURNED)
         member = replace(member, away=None, away_at=None, version=draft.next_count())
-    return replace(member, last_seen=draft.now)
+    return replace(member, last_seen=max(draft.now, believed_seen(member.last_seen, draft.now)))
 
 
 def _count_reported(draft: ServiceDraft, worker_id: str, count: int) -> None:

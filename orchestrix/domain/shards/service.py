@@ -119,9 +119,10 @@ def is_routine(service: ShardService, heartbeat: MemberHeartbeat) -> bool:
     return member.generation == heartbeat.generation and not to_release(service, member)
 
 
-def routine_answer(service: ShardService, heartbeat: MemberHeartbeat) -> Assignment:
+def routine_answer(service: ShardService, heartbeat: MemberHeartbeat, rules: ShardRules) -> Assignment:
     """The answer to a heartbeat that `is_routine` and is stored."""
-    return replace(assignment(service, service.members[heartbeat.worker_id]), seq=heartbeat.seq)
+    sent = assignment(service, service.members[heartbeat.worker_id])
+    return replace(sent, seq=heartbeat.seq, timeout_s=rules.heartbeat_timeout_s)
 
 
 def needs_check(service: ShardService, now: datetime, listening_since: datetime, rules: ShardRules) -> bool:

@@ -153,8 +153,8 @@ class Assignment:
     """What a member is to run now, for its `reply_to`, which only the node `via` can reach if one is named.
 
     `seq` is the newest of its messages that is stored: its lease counts from the sending of that. `problem` says why it
-    gets nothing, where that is not just because nothing is free. `timeout_s` is the heartbeat time-out of the node; in
-    a routine answer it is left out.
+    gets nothing, where that is not just because nothing is free. `timeout_s` is the heartbeat time-out of the node; a
+    refusal leaves it out.
     """
 
     worker_id: str

@@ -310,7 +310,8 @@ def _begun(connection: Connection) -> None:
 @cache
 def _update(bulk: BulkUpdate) -> TextClause:
     sets = ", ".join(f"a.`{column.name}` = v.{name}" for name, column in bulk.changed)
-    return text(f"UPDATE {_joined(bulk)} SET {sets} WHERE {bulk.guard}")
+    where = " AND ".join([f"({bulk.guard})", *(f"a.`{column.name}` <= v.{name}" for name, column in bulk.risen)])
+    return text(f"UPDATE {_joined(bulk)} SET {sets} WHERE {where}")
 
 
 @cache

@@ -44,13 +44,15 @@ class BulkUpdate:
     """One update of many rows, each with values of its own.
 
     A row of values is first those that must match (`match`), then the new ones (`change`). `guard` is a condition on
-    the table's own columns, in SQL that all databases read.
+    the table's own columns, in SQL that all databases read. A row in which a column of `rising` has a higher value than
+    the new one does not match.
     """
 
     table: Table
     match: tuple[str, ...]
     change: tuple[str, ...]
     guard: str = "1 = 1"
+    rising: tuple[str, ...] = ()
 
     @property
     def matched(self) -> list[tuple[str, Column[Any]]]:
@@ -61,6 +63,11 @@ class BulkUpdate:
     def changed(self) -> list[tuple[str, Column[Any]]]:
         """The names under which the new values travel, and their columns."""
         return [(f"s_{name}", self.table.c[name]) for name in self.change]
+
+    @property
+    def risen(self) -> list[tuple[str, Column[Any]]]:
+        """Those of the new values that must not be lower than the stored ones."""
+        return [(name, column) for name, column in self.changed if column.name in self.rising]
 
     @property
     def fields(self) -> list[tuple[str, Column[Any]]]:

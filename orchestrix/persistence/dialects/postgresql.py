@@ -280,7 +280,8 @@ def _sql(bulk: BulkUpdate | BulkInsert, prefix: str) -> str:
 
 def _update_sql(bulk: BulkUpdate, prefix: str = "p") -> str:
     sets = ", ".join(f'"{column.name}" = {_value(name, column)}' for name, column in bulk.changed)
-    where = " AND ".join(f'a."{column.name}" = v.{name}' for name, column in bulk.matched)
+    same = [f'a."{column.name}" = v.{name}' for name, column in bulk.matched]
+    where = " AND ".join([*same, *(f'a."{column.name}" <= v.{name}' for name, column in bulk.risen)])
     return (
         f"UPDATE {bulk.table.name} AS a SET {sets} FROM {_source(bulk.fields, prefix)}"
         f" WHERE {where} AND ({bulk.guard}) RETURNING a.id"

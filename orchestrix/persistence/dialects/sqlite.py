@@ -23,7 +23,7 @@ from sqlalchemy import (
     literal,
     text,
 )
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ColumnElement
 
@@ -166,7 +166,7 @@ class Sqlite:
         await tx.execute(insert(bulk.table), bulk.mapped(rows))
 
     async def insert_absent(self, tx: StatementExecutor, bulk: BulkInsert, rows: Sequence[Row]) -> None:
-        await tx.execute(insert(bulk.table).on_conflict_do_nothing(), bulk.mapped(rows))
+        await tx.execute(_insert_absent(bulk.table), bulk.mapped(rows))
 
     async def update_and_insert(
         self, tx: StatementExecutor, update: Updates | None, inserts: Sequence[Inserts]
@@ -233,10 +233,16 @@ def _begun(connection: Connection) -> None:
 def _update(bulk: BulkUpdate) -> TextClause:
     table = bulk.table.name
     sets = ", ".join(f'"{column.name}" = v.{name}' for name, column in bulk.changed)
-    where = " AND ".join(f'{table}."{column.name}" = v.{name}' for name, column in bulk.matched)
+    same = [f'{table}."{column.name}" = v.{name}' for name, column in bulk.matched]
+    where = " AND ".join([*same, *(f'{table}."{column.name}" <= v.{name}' for name, column in bulk.risen)])
     return text(
         f"UPDATE {table} SET {sets} FROM ({_source(bulk.fields)}) AS v WHERE {where} AND ({bulk.guard}) RETURNING id"
     )
+
+
+@cache
+def _insert_absent(table: Table) -> Insert:
+    return insert(table).on_conflict_do_nothing()
 
 
 @cache

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import and_, bindparam, func, or_, select, union_all, update
+from sqlalchemy import Select, and_, bindparam, func, or_, select, union_all, update
 
 from orchestrix.domain.jobs import CANCELLED, DISPATCHED, LIVE, LOST, TIMED_OUT, JobAttempt, JobRow
 from orchestrix.persistence.engine import Connection, Transaction
@@ -41,6 +43,12 @@ async def owned(connection: Connection, node: str) -> list[OwnedAttempt]:
 
     All of them: one that was left out would neither be called nor followed.
     """
+    return [OwnedAttempt(*row) for row in await connection.execute(_owned(), {"node": node})]
+
+
+@cache
+def _owned() -> Select[Any]:
+    """The query of `owned`, made once: each node asks it every second."""
     table = jobs.c
     shown = (
         table.id,
@@ -53,7 +61,7 @@ async def owned(connection: Connection, node: str) -> list[OwnedAttempt]:
         table.cancel_reason,
         job_registry.c.instance_since,
     )
-    mine = table.channels == 1, table.executor_group.is_not(None), table.owner == node
+    mine = table.channels == 1, table.executor_group.is_not(None), table.owner == bindparam("node")
     registered = and_(
         job_registry.c.registry_group == EXECUTOR,
         job_registry.c.registry_key == table.executor_group,
@@ -63,7 +71,7 @@ async def owned(connection: Connection, node: str) -> list[OwnedAttempt]:
     # Each state by itself, as below: without live jobs for groups nothing is read, whatever the node owns.
     every = union_all(*(query.where(table.state == state) for state in LIVE)).subquery()
     by = every.c.called_at.is_not(None), every.c.called_at, every.c.id
-    return [OwnedAttempt(*row) for row in await connection.execute(select(every).order_by(*by))]
+    return select(every).order_by(*by)
 
 
 async def stopped(connection: Connection, job_ids: Collection[str], since: datetime) -> list[JobAttempt]:

@@ -134,8 +134,7 @@ async def histories(connection: Connection, history_ids: Iterable[str]) -> dict[
     wanted = sorted(set(history_ids))
     if not wanted:
         return {}
-    table = job_attempts.c
-    query = select(*(table[name] for name in _ATTEMPT)).where(connection.dialect.among(table.history_id, wanted))
+    query = _select_attempts().where(connection.dialect.among(job_attempts.c.history_id, wanted))
     return {row[0]: JobAttempt(*row) for row in await connection.execute(query)}
 
 
@@ -319,6 +318,12 @@ def _first(query: Select[Any], by: ColumnElement[Any], limit: int) -> Select[Any
     it.
     """
     return query.order_by(by, jobs.c.id).limit(limit).with_for_update(skip_locked=True)
+
+
+@cache
+def _select_attempts() -> Select[Any]:
+    """The columns of `JobAttempt` in its own order."""
+    return select(*(job_attempts.c[name] for name in _ATTEMPT))
 
 
 @cache

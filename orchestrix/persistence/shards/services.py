@@ -16,6 +16,7 @@ from orchestrix.persistence.tables import generations, shard_services, shard_wor
 PRUNED: Final = ""
 """The name of the row that keeps the highest number that was given out for a service that is pruned. No service can
 have that name, and no query for services finds it."""
+PRUNED_AT_ONCE: Final = 100
 _COLUMNS: Final = ("name", "shard_count", "members", "revision", "counter", "number", "version")
 
 
@@ -54,7 +55,7 @@ async def _insert(tx: Transaction, name: str, shard_count: int, now: datetime) -
     return await tx.dialect.insert_one(tx, shard_services, {"name": name, "shard_count": shard_count, **row, **times})
 
 
-async def prune(tx: Transaction, before: datetime, limit: int = 100) -> int:
+async def prune(tx: Transaction, before: datetime, limit: int = PRUNED_AT_ONCE) -> int:
     """Deletes all that is stored of services which have had no members, and no other change, since `before`; how many.
 
     New services begin above their numbers: see `insert_if_absent`.

@@ -36,8 +36,9 @@ _CHANGED: Final = (
     *("joined_at", "last_seen", "away_reason", "away_at", "revoking", "absent"),
 )
 _UPSERT: Final = BulkInsert(shard_workers, (*_KEY, *_CHANGED), key=_KEY)
+_SIGN: Final = ("last_seen", "seq")
 _NOTE: Final = BulkUpdate(
-    shard_workers, match=("id", "version"), change=("last_seen", "seq"), guard=f"state = '{ACTIVE}'"
+    shard_workers, match=("id", "version"), change=_SIGN, rising=_SIGN, guard=f"state = '{ACTIVE}'"
 )
 
 
@@ -63,8 +64,9 @@ class SignOfLife:
 async def note(tx: Transaction, signs: Sequence[SignOfLife], now: datetime) -> set[int]:
     """Stores signs of life of any services in one statement; the ids of the rows that were still as the node knew them.
 
-    Only these may be answered, and only after the commit. Waits for rows that others have locked: a sign of life is
-    never dropped. No row may be in it twice.
+    None replaces a newer one: this process may have stood still since `now`, and a member that another node has
+    answered meanwhile would seem to be silent within its lease. Only these may be answered, and only after the
+    commit. Waits for rows that others have locked: a sign of life is never dropped. No row may be in it twice.
     """
     if not signs:
         return set()

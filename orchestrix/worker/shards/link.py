@@ -93,11 +93,11 @@ class MemberLink:
 
     async def _send(self) -> None:
         session, self.sent_at = self._session, clock.boottime()
-        if session.answered:
+        if session.must_register:
+            kind, body = messages.REGISTER, messages.register(self._service, session.register(self.sent_at))
+        else:
             sent, grants = session.heartbeat(self.sent_at), session.grants
             kind, body = messages.HEARTBEAT, messages.heartbeat(self._service, sent, grants)
-        else:
-            kind, body = messages.REGISTER, messages.register(self._service, session.register(self.sent_at))
         await self._transport.send(kind, body, timeout=self._send_timeout_s)
 
     async def _pause(self) -> None:
@@ -128,7 +128,7 @@ class MemberLink:
             return
         if got.instance == self._session.instance or (got.instance is None and got.problem is not None):
             self._report(got.problem)
-        before = self._session.rules.heartbeat_timeout_s
+        before, was_count_due = self._session.rules.heartbeat_timeout_s, self._session.count_due
         counts = self._session.receive(got, clock.boottime())
         if (timeout_s := self._session.rules.heartbeat_timeout_s) < before:
             log_shorter_timeout(self._name, timeout_s, before)
@@ -137,6 +137,8 @@ class MemberLink:
             if self._answered_seq == self._session.seq:
                 self._quick_retries = 0
             self.config_error = None
+            if was_count_due and not self._session.count_due:
+                self._wake.set()  # a registration does not say which shards it has let go of
             self._changed()
 
     # What is wrong.

@@ -275,7 +275,7 @@ class ShardMember:
 
     def set_shard_count(self, count: int) -> None:
         """From now on the service has so many shards, for all its members. Raises ValueError."""
-        self._session.shard_count = checked_shard_count(count)
+        self._session.report_count(checked_shard_count(count))
         self._link.notify()
 
     def set_weight(self, weight: int) -> None:
@@ -334,11 +334,13 @@ class ShardMember:
             log_unanswered(self._name, problem)
 
     def _check_lease(self) -> None:
-        if self._session.check_lease(clock.boottime()) or not self._was_leased:
+        if self._session.check_lease(clock.boottime()):
             return
-        self._was_leased = False
-        log_expired(self._name, self._session)
-        self._apply()
+        if self._was_leased:
+            self._was_leased = False
+            log_expired(self._name, self._session)
+        if self._session.has_changes:  # also of a lease that ended while its work began
+            self._apply()
 
     # Its end.
 

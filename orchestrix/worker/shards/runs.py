@@ -70,7 +70,9 @@ class ShardRuns:
 
     def stop(self, run: ShardRun) -> None:
         """Ends the work of a run, in the background."""
-        work = self._works[run]
+        work = self._works.get(run)
+        if work is None:  # abandoned
+            return
         if work.task is not None:
             self._cancel(work)
         else:
@@ -183,8 +185,7 @@ class ShardRuns:
             if self._session.is_leased(now):
                 return False
             self._expired()
-            return True
-        if now < self._session.stop_until:
+        elif now < self._session.stop_until:
             return False
         self._cancel(work)
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,16 @@ async def test_the_clock_is_the_databases_from_the_first_use(served: Database) -
         shifted.advance(7200)
         async with served.begin() as tx:
             assert abs((tx.now() - clock.now()).total_seconds() + 7200) < 5
+
+
+async def test_time_for_which_the_machine_was_suspended_counts(
+    served: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a node notes when its machine wakes would be old for the others, which would take members for silent."""
+    await served.ping()
+    before, boottime = served.now(), clock.boottime
+    monkeypatch.setattr(clock, "boottime", lambda: boottime() + 60.0)
+    assert timedelta(seconds=60) <= served.now() - before < timedelta(seconds=90)
 
 
 async def test_on_sqlite_the_clock_is_this_machines(sqlite_url: str) -> None:

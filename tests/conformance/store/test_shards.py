@@ -15,7 +15,7 @@ from sqlalchemy import insert, select, update
 
 from orchestrix.domain.shards.allocation import Allocation
 from orchestrix.domain.shards.generations import Cause, CauseKind, GenerationState, begun
-from orchestrix.domain.shards.ranges import ShardRanges
+from orchestrix.domain.shards.ranges import NO_SHARDS, ShardRanges
 from orchestrix.domain.shards.service import apply, is_routine, new_service
 from orchestrix.domain.shards.state import (
     Effect,
@@ -34,6 +34,7 @@ from orchestrix.persistence.engine import Database, Transaction
 from orchestrix.persistence.shards import generations, service_store, services, workers
 from orchestrix.persistence.shards.service_store import StoredService
 from orchestrix.persistence.shards.workers import SignOfLife
+from orchestrix.shards.changes import ServiceChanges
 
 SERVICE = "orders"
 SECOND = timedelta(seconds=1)
@@ -289,28 +290,70 @@ async def test_a_sign_of_life_waits_for_a_change_and_does_not_count_after_it(
         assert await noted == set()
 
 
+@pytest.mark.parametrize(("seq", "earlier_s"), [(8, 0), (10, 30)])
+async def test_a_sign_of_life_replaces_no_newer_one(database: Database, seq: int, earlier_s: int) -> None:
+    """A node that stood still before the statement would make a member silent that another node has answered."""
+    await activated(database, "worker-1")
+    memory = await stored(database)
+    member, id = memory.state.members["worker-1"], memory.ids["worker-1", "i-1"]
+    at = database.now() + 60 * SECOND
+    async with database.begin() as tx:
+        assert await workers.note(tx, [SignOfLife(id, member.version, 9)], at) == {id}
+    async with database.begin() as tx:
+        assert await workers.note(tx, [SignOfLife(id, member.version, seq)], at - earlier_s * SECOND) == set()
+    found = (await stored(database)).state.members["worker-1"]
+    assert (found.last_seen, found.seq) == (at, 9)
+
+
+async def test_a_change_of_a_node_that_stood_still_replaces_no_newer_sign_of_life(
+    served: Database, served_peer: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is that of the lock: while it waited for that, the other node has answered the member."""
+    state = await activated(served, "worker-1")
+    memory = await stored(served)
+    member, id = memory.state.members["worker-1"], memory.ids["worker-1", "i-1"]
+    lock, now, waits, wakes = service_store.lock, served.now, asyncio.Event(), asyncio.Event()
+
+    async def slowly(tx: Transaction, name: str) -> StoredService | None:
+        waits.set()
+        await wakes.wait()
+        return await lock(tx, name)
+
+    monkeypatch.setattr(service_store, "lock", slowly)
+    monkeypatch.setattr(served, "now", lambda: now() if wakes.is_set() else now() - 30 * SECOND)
+    late = asyncio.create_task(ServiceChanges(served, RULES).apply(SERVICE, [heartbeat("worker-1", NO_SHARDS)]))
+    await waits.wait()
+    at = served_peer.now() + 4 * SECOND
+    async with served_peer.begin() as tx:
+        assert await workers.note(tx, [SignOfLife(id, member.version, 9)], at) == {id}
+    wakes.set()
+    await late
+    found = (await stored(served)).state.members["worker-1"]
+    assert (found.last_seen, found.seq, found.grants) == (at, 9, state.members["worker-1"].grants)
+
+
 @pytest.mark.req("S4-4", "S4-9", "S4-41")
 async def test_changes_by_two_nodes_at_once_are_all_counted(database: Database, peer: Database) -> None:
     """Each one builds on the one before, and one generation is for them all."""
-    await activated(database, "worker-0")
+    await activated(database, "worker-0", "worker-1")
     memory = await stored(database)
-    sign = SignOfLife(memory.ids["worker-0", "i-1"], memory.state.members["worker-0"].version, 5)
 
     async def join(at: Database, first: int) -> None:
         for place in range(first, first + 8):
             await transact(at, [registration(f"worker-{place}")])
 
-    async def live(at: Database) -> None:
+    async def live(at: Database, worker: str) -> None:
+        sign = SignOfLife(memory.ids[worker, "i-1"], memory.state.members[worker].version, 5)
         for _ in range(8):
             assert await at.run(lambda tx: workers.note(tx, [sign], at.now())) == {sign.id}
 
-    await asyncio.gather(join(database, 10), join(peer, 20), live(database), live(peer))
+    await asyncio.gather(join(database, 10), join(peer, 20), live(database, "worker-0"), live(peer, "worker-1"))
     after = (await stored(database)).state
-    assert len(after.members) == 17
+    assert len(after.members) == 18
     assert after.revision == memory.state.revision + 16
     assert after.number == 2
     assert after.active == memory.state.active
-    assert after.members["worker-0"].seq == 5
+    assert {after.members[worker].seq for worker in ("worker-0", "worker-1")} == {5}
 
 
 @pytest.mark.req("S1-2", "S1-19")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -13,6 +12,7 @@ import pytest
 
 from tests.documents import ROOT, block
 from tests.processes import Processes
+from tests.servers.tools import NODE_JS
 from tests.support import free_port
 
 TOKEN: Final = "a-secret-of-more-than-sixteen"
@@ -120,7 +120,7 @@ def test_our_own_executor_passes(processes: Processes, tmp_path: Path) -> None:
 
 
 def test_the_node_example_passes(processes: Processes, tmp_path: Path) -> None:
-    assert shutil.which("node"), "Node.js is needed"
+    assert NODE_JS.find(), "run `make services`: the example needs Node.js"
     (tmp_path / "ended").touch()
     code, found, said = verdicts(
         processes,

@@ -9,8 +9,9 @@ from typing import Final
 
 import pytest
 
-from tests.documents import README, ROOT, block
+from tests.documents import CONTRACTS, README, ROOT, block
 from tests.processes import Processes
+from tests.servers.tools import NODE_JS, NPM
 
 WORKER: Final = Path(__file__).with_name("checked_worker.py")
 SERVICE: Final = {"ORCHESTRIX_CONFIG": str(ROOT / "orchestrix.toml")}
@@ -74,6 +75,18 @@ def test_the_readmes_worker_passes(processes: Processes, tmp_path: Path) -> None
     )
     assert (code, "Traceback" in said) == (0, False), said
     assert {rule for rule, (status, _) in found.items() if status != "ok"} == {"slow work"}, found
+
+
+def test_the_node_example_passes(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "registrar.js").write_text(block(CONTRACTS, "js", "amqplib"))
+    installed = NPM.run("install", "--no-audit", "--no-fund", "amqplib", cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    code, found, said = verdicts(
+        processes,
+        *("--start", f"{NODE_JS.find()} registrar.js {{url}}", "--effect", "test -e registered/{effectKey}"),
+        *("--slow", '{"data":{"pauseMs":1500}}', "--failing", '{"effectKey":"no/such/folder"}', "--timeout", "4"),
+    )
+    assert (code, {status for status, _ in found.values()}) == (0, {"ok"}), said
 
 
 def test_who_does_not_come_or_answers_nothing(processes: Processes) -> None:

@@ -184,7 +184,11 @@ async def what_the_leader_counts(folder: Path) -> Samples:
         metrics = ClusterMetrics(fence, database, Catalog([APP_PROVISIONING]), 30.0)
         await metrics.start()
         try:
-            await eventually(lambda: "saga_timers_late" in scrape(), deadline=10, message="the leader has counted")
+
+            def counted() -> bool:
+                return any(one.startswith("shard_generations") for one in scrape())
+
+            await eventually(counted, deadline=10, message="the leader has counted")
             return scrape()
         finally:
             await metrics.stop()
@@ -212,8 +216,11 @@ async def a_node_that_hands_its_jobs_off(folder: Path) -> Samples:
             node = await plant.node("leader", leads=True, tuned=JobsSettings(beat=2.0, silent=20.0))
             hand = await plant.worker()
             [(job, _)] = await started(plant, hand, 1)
+            before = scrape()['coordinator_handoffs_total{result="orphaned"}']
             giving = asyncio.create_task(node.jobs.drain())
             await ownership(plant, job, ORPHAN_PENDING)
+            orphaned = 'coordinator_handoffs_total{result="orphaned"}'
+            await eventually(lambda: scrape()[orphaned] > before, deadline=10, message="the leader has found it")
             await plant.owned(job, await plant.node("late", tuned=JobsSettings(beat=2.0, silent=20.0)))
             await giving
             return scrape()

@@ -16,7 +16,7 @@ from tests.documents import MONITORING, ROOT
 from tests.integration.metrics import situations
 from tests.monitoring.alerts import ALERTS, Alert
 from tests.monitoring.dashboard import ROWS, dashboard
-from tests.servers import promtool
+from tests.servers.tools import PROMTOOL
 
 RULES: Final = MONITORING / "rules.yml"
 INTERVAL: Final = "15s"
@@ -184,13 +184,13 @@ def check(folder: Path, tests: list[dict[str, Any]]) -> None:
     """Lets promtool evaluate the rules over recorded series. JSON is YAML too."""
     file = folder / "tests.yml"
     file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": INTERVAL, "tests": tests}))
-    done = promtool.run("test", "rules", str(file))
+    done = PROMTOOL.run("test", "rules", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.req("S1-53")
 def test_prometheus_takes_the_rules() -> None:
-    done = promtool.run("check", "rules", str(RULES))
+    done = PROMTOOL.run("check", "rules", str(RULES))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(ALERTS)} rules found" in done.stdout
 
@@ -218,7 +218,7 @@ def test_what_a_node_has_shown_fires_the_alerts_that_it_should(tmp_path: Path) -
 
 
 def test_what_is_exposed_is_as_prometheus_wants_it() -> None:
-    done = promtool.run("check", "metrics", text=render("")[1].decode())
+    done = PROMTOOL.run("check", "metrics", text=render("")[1].decode())
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -248,6 +248,6 @@ def test_prometheus_takes_every_query_of_the_dashboard(tmp_path: Path) -> None:
     rules = [{"record": f"x:{n}", "expr": one.replace("$__rate_interval", "5m")} for n, one in enumerate(queries)]
     file = tmp_path / "queries.yml"
     file.write_text(json.dumps({"groups": [{"name": "x", "rules": rules}]}))
-    done = promtool.run("check", "rules", str(file))
+    done = PROMTOOL.run("check", "rules", str(file))
     assert "FAILED" not in done.stderr + done.stdout, done.stdout + done.stderr
     assert f"{len(queries)} rules found" in done.stdout

@@ -19,7 +19,7 @@ class PlainClient:
     """A DEALER that registers, sends heartbeats with what it was assigned last, and reads what is pushed."""
 
     def __init__(self, *endpoints: str, worker_id: str = "w-1", count: int = 10, identity: bytes | None = None) -> None:
-        self.worker_id, self.count = worker_id, count
+        self.worker_id, self.count, self.sent = worker_id, count, 0
         self.shards: list[int] | None = None
         self.errors: list[str] = []
         self.answers: list[list[int]] = []
@@ -33,6 +33,7 @@ class PlainClient:
         self._tasks = [asyncio.create_task(self._read())]
 
     async def send(self, *frames: bytes) -> None:
+        self.sent += 1
         await self.socket.send_multipart(frames)
 
     async def say(self, kind: str, **data: Any) -> None:
@@ -74,18 +75,19 @@ class PlainClient:
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 """ZMTP 3.0, as RFC 23 has it: signature, version, mechanism, filler."""
-READY = b"\x05READY" + b"\x0bSocket-Type" + b"\x00\x00\x00\x06DEALER" + b"\x08Identity" + bytes(4)
 
 
-def shaken(endpoint: str) -> socket.socket:
-    """A connection after the handshake of ZMTP, which the test then writes to byte by byte."""
+def shaken(endpoint: str, identity: bytes = b"") -> socket.socket:
+    """A connection after the handshake of ZMTP, which the test then writes to byte by byte; it is not renewed."""
+    ready = b"\x05READY" + b"\x0bSocket-Type" + b"\x00\x00\x00\x06DEALER"
+    ready += b"\x08Identity" + len(identity).to_bytes(4, "big") + identity
     where = urlsplit(endpoint)
     assert where.hostname is not None
     assert where.port is not None
     made = socket.create_connection((where.hostname, where.port), timeout=10)
     made.sendall(GREETING)
     _read(made, 64)
-    made.sendall(b"\x04" + bytes([len(READY)]) + READY)
+    made.sendall(b"\x04" + bytes([len(ready)]) + ready)
     _read(made, _read(made, 2)[1])
     return made
 

@@ -109,14 +109,14 @@ async def test_each_client_is_answered_with_one_frame_at_its_own_identity(scene:
 
 async def test_a_client_that_connects_again_under_its_identity_is_answered_there(scene: Scene) -> None:
     """The node may not have noticed yet that its former connection is gone."""
-    before, after = scene.client(b"c-1"), scene.client(b"c-1")
-    await before.register()
-    await answered(before)
-    await after.register()
-    await answered(after)
-    scene.forwarded.add(["zmq:" + b"c-1".hex()])
-    await answered(after, 2)
-    assert len(before.answers) == 1
+    with await asyncio.to_thread(shaken, scene.socket.endpoint, b"c-1") as former:
+        former.sendall(b"\x00\x04body")
+        await eventually(lambda: scene.socket.counts.sent == 1, deadline=10)
+        client = scene.client(b"c-1")
+        await client.register()
+        await answered(client)
+        scene.forwarded.add(["zmq:" + b"c-1".hex()])
+        await answered(client, 2)
 
 
 async def test_what_cannot_be_read_is_answered_with_what_is_wrong_and_logged_now_and_then(

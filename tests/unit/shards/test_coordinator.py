@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from orchestrix.domain.shards.grants import shards_of
 from orchestrix.domain.shards.ranges import ShardRanges
 from orchestrix.domain.shards.state import Effect, Event, MemberHeartbeat, MemberLeave, MemberRegistration
 from orchestrix.errors import Contention
-from orchestrix.persistence.engine import Connection
+from orchestrix.persistence.engine import Connection, Transaction
 from orchestrix.persistence.shards import service_store, services, workers
 from orchestrix.persistence.shards.service_store import StoredService
-from orchestrix.shards import changes, coordinator
+from orchestrix.persistence.shards.workers import SignOfLife
+from orchestrix.shards import changes, coordinator, heartbeats
 from orchestrix.shards.changes import TOO_MANY_SERVICES
 from orchestrix.shards.coordinator import ShardCoordinator
 from orchestrix.shards.rabbitmq import MemberAnswer, MemberRequest
@@ -581,3 +582,84 @@ async def test_a_routine_answer_of_a_node_that_stood_still_since_the_commit_is_l
     await member.beat()
     await asyncio.sleep(3)
     assert member.answers - before == (1 if instance is None else 2)
+
+
+async def test_who_waits_for_a_slow_change_to_be_heard_is_not_silent(scene: Scene) -> None:
+    """A check that waits with the heartbeats for that change, and comes before them, begins to listen anew."""
+    node = await scene.node("n-1")
+    alive, dead = await scene.join("w-1"), await scene.join("w-2")
+    await settled(scene)
+    await asyncio.sleep(10)
+    await dead.crash()
+    await node._loop.stop()
+    since = node._listening.update(node._database.now())
+    await alive._beats.stop()
+    await asyncio.sleep(2)
+    await node._writing.acquire()
+    await asyncio.sleep(node._rules.heartbeat_timeout_s)
+    check = asyncio.create_task(node._check(SERVICE, since))
+    await asyncio.sleep(1)
+    await alive.beat()
+    await alive._beats.start()
+    await asyncio.sleep(4)
+    node._writing.release()
+    await check
+    assert await scene.stored_member("w-1")
+    await node._loop.start()
+    await eventually(lambda: scene.held() == {"w-1": list(range(10))}, deadline=40.0, every=0.1)
+    assert alive.errors == []
+
+
+async def test_a_heartbeat_that_always_fails_keeps_no_other_from_being_stored(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.node("n-1")
+    await scene.join("w-1")
+    await asyncio.sleep(1.3)
+    other = await scene.join("w-2")
+    await settled(scene)
+    await asyncio.sleep(10)
+    row, note = (await scene.stored()).ids["w-1", "i-1"], workers.note
+
+    async def failing(tx: Transaction, signs: Sequence[SignOfLife], now: datetime) -> set[int]:
+        if any(one.id == row for one in signs):
+            raise ValueError("planted")
+        return await note(tx, signs, now)
+
+    monkeypatch.setattr(workers, "note", failing)
+    before = other.answers
+    await asyncio.sleep(30)
+    assert other.answers - before >= 3
+
+
+async def test_more_heartbeats_than_one_statement_takes_are_stored_in_the_same_second(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "BATCH", 1)
+    await scene.node("n-1")
+    made = [await scene.join(f"w-{place}") for place in range(5)]
+    await settled(scene)
+    await asyncio.sleep(10)
+    for member in made:
+        await member._beats.stop()
+    await asyncio.sleep(3)
+    before = [member.answers for member in made]
+    for member in made:
+        await member.beat()
+    expected = [one + 1 for one in before]
+    await eventually(lambda: [member.answers for member in made] == expected, deadline=1.9, every=0.01)
+
+
+async def test_all_services_without_members_are_pruned_and_not_only_some(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "HISTORY_KEPT", timedelta(seconds=60))
+    many = services.PRUNED_AT_ONCE * 2 + 1
+    async with scene.database.begin() as tx:
+        for place in range(many):
+            await services.insert_if_absent(tx, f"s-{place}", 1, tx.now())
+    await asyncio.sleep(100)
+    await scene.node("n-1")
+    await asyncio.sleep(5)
+    async with scene.database.read() as connection:
+        assert await services.versions(connection) == {}

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from orchestrix import clock
+from orchestrix.domain.shards.member_session import MOST_STARTS, ShardRun
 from orchestrix.domain.shards.state import ShardRules
+from orchestrix.worker.shards.link import MemberLink
 from orchestrix.worker.shards.member import MemberState
+from orchestrix.worker.shards.runs import ShardRuns
 from tests.servers import templates
 from tests.support import eventually
 from tests.unit.shards.scene import SERVICE
@@ -173,6 +177,59 @@ async def test_nothing_of_one_that_stood_still_runs_on(scene: SdkScene, monkeypa
     assert set(steps[before:]) == {1}, "it was given the shard anew: its heartbeats were not missed yet"
 
 
+async def test_work_that_begins_when_the_lease_ends_is_stopped(
+    scene: SdkScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stands still while it begins the work, and nothing answers it after that."""
+    await scene.node("n-1")
+    boottime, start, begun = clock.boottime, ShardRuns.start, list[ShardRun]()
+
+    def slowly(runs: ShardRuns, run: ShardRun) -> None:
+        start(runs, run)
+        begun.append(run)
+        monkeypatch.setattr(clock, "boottime", lambda: boottime() + 60.0)
+        monkeypatch.setattr(MemberLink, "_receive", lambda *_: None)
+
+    monkeypatch.setattr(ShardRuns, "start", slowly)
+    one = scene.member("w-1", count=1)
+    async with one:
+        await eventually(lambda: begun != [], deadline=10.0)
+        await eventually(lambda: not one._session.runs, deadline=1.0)
+    assert one.shards == {}
+
+
+async def test_work_that_outlives_a_leave_that_was_cancelled_ends_with_the_lease(
+    scene: SdkScene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await scene.node("n-1")
+    steps, ended = list[float](), asyncio.Event()
+
+    async def assigned(shard: int, epoch: int) -> None:
+        try:
+            while True:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.1)
+                    steps.append(clock.boottime())
+                if steps[-1] < clock.boottime() - 1:
+                    return
+        finally:
+            ended.set()
+
+    work = scene.work("w-1")
+    monkeypatch.setattr(work, "assigned", assigned)
+    (one,) = await scene.enter("w-1", work=work, count=1)
+    await eventually(lambda: len(steps) > 4, deadline=5.0)
+    leave = asyncio.create_task(one.leave())
+    await asyncio.sleep(0.05)
+    leave.cancel()
+    await asyncio.wait([leave])
+    lease_until = one._session.lease_until
+    monkeypatch.setattr(clock, "boottime", lambda: lease_until + 1.5)
+    await eventually(ended.is_set, deadline=5.0)
+    assert max(steps) < lease_until
+    assert "KeyError" not in caplog.text
+
+
 async def test_an_error_of_the_work_is_logged_and_it_is_called_again(
     scene: SdkScene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -264,6 +321,14 @@ async def test_another_shard_count_is_that_of_the_service(scene: SdkScene) -> No
     await settled(scene, 30, deadline=10.0)
     two.set_shard_count(4)
     await eventually(lambda: scene.owned() == {"w-1": [0, 1], "w-2": [2, 3]}, deadline=10.0, every=0.05)
+    one.set_shard_count(30)  # as it said before
+    await settled(scene, 30, deadline=10.0)
+
+
+async def test_thousands_of_shards_begin_in_portions(scene: SdkScene) -> None:
+    await scene.node("n-1")
+    await scene.enter("w-1", work=scene.work("w-1", returns=True), count=2 * MOST_STARTS + 1)
+    await settled(scene, 2 * MOST_STARTS + 1, deadline=1.0)
 
 
 async def test_members_outlive_the_end_of_a_node_and_of_the_broker(scene: SdkScene) -> None:
@@ -324,6 +389,21 @@ async def test_a_member_with_a_longer_timeout_than_the_nodes_takes_theirs(
     await eventually(lambda: not one.shards, deadline=60.0, every=0.05)
     assert clock.boottime() - began <= 10.5
     assert caplog.text.count("the nodes' heartbeat time-out is 15 s and this member's 60 s") == 1
+
+
+async def test_members_learn_of_a_shorter_timeout_although_nothing_changes(scene: SdkScene) -> None:
+    """The answers to routine heartbeats say it too: nodes were restarted with another setting."""
+    node = await scene.node("n-1")
+    (one,) = await scene.enter("w-1")
+    await settled(scene)
+    await asyncio.sleep(20)
+    await node.stop()
+    scene.rules = ShardRules(heartbeat_timeout_s=12.0)
+    scene.check_s = 2.0
+    await scene.node("n-2")
+    await asyncio.sleep(15)
+    assert one._session.rules.heartbeat_timeout_s == 12.0
+    assert len(scene.spans) == 10, "nobody was interrupted"
 
 
 async def test_a_member_that_nobody_answers_says_so_once(scene: SdkScene, caplog: pytest.LogCaptureFixture) -> None:

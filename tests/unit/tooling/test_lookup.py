@@ -43,7 +43,8 @@ def test_docker_is_the_last_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_missing_is_installed_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[str] = []
-    monkeypatch.setattr(ensuring.promtool, "find", lambda: "/bin/promtool" if installed else None)
+    programs = {"node": "/bin/node", "npm": "/bin/npm"}
+    monkeypatch.setattr("shutil.which", lambda name: "/bin/promtool" if installed else programs.get(name))
     there = replace(RABBITMQ, name="There", binaries=lambda: "/there/bin")
     late = replace(RABBITMQ, name="Late", package="late", binaries=lambda: "/late/bin" if installed else None)
     monkeypatch.setattr(ensuring, "KINDS", (there, late))
@@ -55,6 +56,8 @@ def test_what_is_missing_is_installed_and_said(monkeypatch: pytest.MonkeyPatch) 
         "There: binaries in /there/bin",
         "Late: not found",
         "promtool: not found",
+        "node: /bin/node",
+        "npm: /bin/npm",
         "promtool: /bin/promtool",
         "Late: binaries in /late/bin",
     ]

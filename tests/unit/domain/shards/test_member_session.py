@@ -160,7 +160,16 @@ def test_the_shorter_timeout_of_a_node_counts(process: Process) -> None:
     assert (process.session.lease_until, process.session.stop_until) == (106.0, 109.0)
     process.beats()
     assert process.session.receive(Assignment("w-1", "i-1", None, 1, 2, (), timeout_s=60.0), process.now)
-    assert process.session.lease_until == 110.0, "its own"
+    assert process.session.lease_until == 106.0, "nodes with either one answer in turn while it is changed"
+
+
+def test_a_shorter_timeout_shortens_the_lease_that_it_has(process: Process) -> None:
+    process.joins(one(0, 7))
+    process.passes(4)
+    process.beats()
+    answer = Assignment("w-1", "i-1", None, 1, process.session.seq, (one(0, 7),), timeout_s=3.0)
+    assert process.session.receive(answer, process.now)
+    assert process.session.lease_until == 106.0
 
 
 def test_an_unknown_number_gives_no_lease(process: Process) -> None:
