@@ -32,11 +32,11 @@ MOST_NAMED: Final = 10
 """Members that an error names, and ranges that a table shows of each without `-o wide`."""
 _SERVICES: Final = columns(
     "service=SERVICE shardCount=SHARDS members away? waiting? generation active=SINCE pending? unowned?=WITHOUT_MEMBER"
-    " unownedSince?=WITHOUT_SINCE revoking?=TO_BE_LET_GO revokingSince?=LET_GO_SINCE unrevocable?"
+    " unownedSince?=WITHOUT_SINCE revoking? revokingSince?=REVOKING_SINCE unrevocable?"
 )
 _MEMBERS: Final = columns(
-    "workerId=MEMBER mark=MARK state share count=HAS shards=SHARDS revoking?=TO_BE_LET_GO away? weight generation"
-    " lastSeen via+ graceMs+=GRACE_MS shardCount+ instance+ joinedAt+=JOINED"
+    "workerId=MEMBER mark=MARK state share count=HAS shards=SHARDS revoking? away? weight generation"
+    " lastSeen revokingSince+=REVOKING_SINCE via+ graceMs+=GRACE_MS shardCount+ instance+ joinedAt+=JOINED"
 )
 _GENERATIONS: Final = columns(
     "number=GENERATION state cause shardCount=SHARDS members moved beganAt=BEGAN activatedAt=ACTIVE endedAt=ENDED"
@@ -107,16 +107,19 @@ def _show_one(arguments: argparse.Namespace) -> int:
 def _head(found: Document, options: DisplayOptions) -> Document:
     active, pending, unowned = found["active"], found["pending"], found["unowned"]
     states = [one["state"] for one in found["members"]]
-    others = ", ".join(f"{states.count(one)} {one}" for one in ("LEAVING", "AWAY", "WAITING") if one in states)
-    members = len(states) - states.count("WAITING")
-    since = f"{unowned['count']:,} since {_time(unowned['since'], options)}" if unowned else "none"
+    others = ", ".join(f"{states.count(one)} {one}" for one in ("LEAVING", "AWAY") if one in states)
+    waiting = states.count("WAITING")  # they are no members yet
+    members = (
+        f"{len(states) - waiting:,}{f' ({others})' if others else ''}{f', and {waiting:,} WAITING' if waiting else ''}"
+    )
+    free = f"{unowned['count']:,}, the first {_time(unowned['since'], options)}" if unowned else "none"
     return {
         "service": found["service"],
         "shards": f"{found['shardCount']:,}, by {found['allocation']} allocation",
-        "members": f"{members:,} ({others})" if others else f"{members:,}",
+        "members": members,
         "active": _about(active, "activatedAt", options) or "none yet",
         "pending": _about(pending, "beganAt", options),
-        "without a member": since,
+        "without a member": free,
     }
 
 
@@ -124,7 +127,7 @@ def _about(generation: Document | None, time: str, options: DisplayOptions) -> s
     if generation is None:
         return None
     shards = f", {_many(generation['moved'])} moved" if generation["moved"] is not None else ""
-    return f"generation {generation['number']} since {_time(generation[time], options)} ({_cause(generation)}){shards}"
+    return f"generation {generation['number']}, {_time(generation[time], options)} ({_cause(generation)}){shards}"
 
 
 def _many(count: int) -> str:
@@ -156,7 +159,8 @@ def _member(one: Document, marks: Mapping[str, str], options: DisplayOptions) ->
         "mark": None if waits or not one["count"] else marks[one["workerId"]],
         "shards": _ranges(_joined(one["shards"]), options) or None,
         "revoking": sum(each["count"] for each in one["revoking"]) or None,
-        "away": f"{away['reason']}, until {_time(away['until'], options)}" if away else None,
+        "revokingSince": min((each["since"] for each in one["revoking"]), default=None),
+        "away": f"{away['reason']}, grace ends {_time(away['until'], options)}" if away else None,
     }
 
 

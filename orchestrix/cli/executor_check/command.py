@@ -45,7 +45,8 @@ async def _check(url: str, arguments: argparse.Namespace, payload: Any, slow: An
             if process is not None:
                 await process.start()
             if not await node.reached(node.timeout_s):
-                raise Unavailable(f"no executor answers at {url}")
+                ended = process.explain_end() if process is not None else ""
+                raise Unavailable(f"no executor answers at {url}{ended}")
             executor = rules.ExecutorUnderCheck(node, process, arguments.handler, payload, slow, arguments.stop_timeout)
             first = {"health": rules.health, "run": rules.runs}
             found += [await _verdict(name, rule, executor) for name, rule in first.items()]

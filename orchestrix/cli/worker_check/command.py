@@ -92,7 +92,8 @@ async def _begin(played: Any, process: Any, owner: MessageOwner) -> None:
     end = asyncio.get_running_loop().time() + (READ_TIMEOUT_S if process is None else played.timeout_s)
     while not await played.readers():
         if asyncio.get_running_loop().time() > end:
-            raise ConfigError(f"no worker has come to read {owner.order.command} at {played.url}")
+            ended = process.explain_end() if process is not None else ""
+            raise ConfigError(f"no worker has come to read {owner.order.command} at {played.url}{ended}")
         await asyncio.sleep(0.05)
 
 

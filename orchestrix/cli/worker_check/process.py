@@ -31,6 +31,15 @@ class CheckedProcess:
         self._watching: asyncio.Task[None] | None = None
         self.ends = 0
         """How often it has ended by itself."""
+        self._exit_code = 0
+
+    def explain_end(self) -> str:
+        """That it has ended by itself, to be put behind an error; nothing where it has not."""
+        if not self.ends:
+            return ""
+        times = f" {self.ends} times, the last time" if self.ends > 1 else ""
+        how = f"exit code {self._exit_code}" if self._exit_code >= 0 else f"signal {-self._exit_code}"
+        return f": what --start began has ended by itself{times} with {how}; see what it printed above"
 
     async def start(self) -> None:
         """Starts it. Raises `ConfigError` where there is no such program."""
@@ -78,7 +87,7 @@ class CheckedProcess:
     async def _watch(self) -> None:
         while True:
             assert self._process is not None, "it was started"
-            await self._process.wait()
+            self._exit_code = await self._process.wait()
             self.ends += 1
             await asyncio.sleep(min(2.0, 0.2 * self.ends))
             await self._spawn()

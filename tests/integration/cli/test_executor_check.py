@@ -139,6 +139,14 @@ def test_the_node_example_passes(processes: Processes, tmp_path: Path) -> None:
         (["http://127.0.0.1:1", "--group", "a", "--handler", "b", "--payload", "x"], 2, "--payload is not JSON"),
         (["http://127.0.0.1:1", "--group", "a", "--handler", "b", "--start", "x"], 2, "--start: write {admin} where"),
         (["http://127.0.0.1:1", "--group", "a", "--handler", "b", "--timeout", "1"], 5, "no executor answers at"),
+        (
+            [
+                *("http://127.0.0.1:1", "--group", "a", "--handler", "b", "--timeout", "1"),
+                *("--start", "sh -c 'exit 7' {admin}"),
+            ],
+            5,
+            " with exit code 7; see what it printed above",
+        ),
         (["http://127.0.0.1:1", "--handler", "b"], 2, "--group"),
     ],
 )

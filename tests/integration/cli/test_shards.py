@@ -81,10 +81,10 @@ async def test_one_service_is_shown_with_a_strip_and_its_members(world: World, t
     lines = words(answer)
     texts = [" ".join(line) for line in lines]
     assert texts[:3] == ["service orders", "shards 10, by even allocation", "members 2"]
-    assert texts[3].startswith("active generation 1 since ")
+    assert texts[3].startswith("active generation 1, ")
     assert texts[3].endswith("(joined w-1), 0 shards moved")
-    assert texts[4].startswith("pending generation 2 since now (left w-2)")
-    assert texts[5].startswith("without a member 3 since ")
+    assert texts[4].startswith("pending generation 2, now (left w-2)")
+    assert texts[5].startswith("without a member 3, the first ")
     assert texts[7:9] == ["0 AAAA...BBB 9", ". without a member"]
     assert texts[10].startswith("MEMBER MARK STATE SHARE HAS SHARDS")
     assert [line[:6] for line in lines[11:13]] == [
@@ -119,11 +119,16 @@ async def test_what_waits_is_told_beside_the_members(world: World, type_in: Type
     lines = words(answer)
     assert "0 AAAAAaaaaa 9" in answer.out
     assert "a small letter: to be let go of" in answer.out
-    assert ["members", "2", "(1", "AWAY,", "1", "WAITING)"] in lines
+    assert ["members", "2", "(1", "AWAY),", "and", "1", "WAITING"] in lines
     assert "w-1 is to let go of 5 shards since " in answer.out
     assert "a second process runs as w-1" in answer.out
     (away,) = [line for line in lines if line[:3] == ["w-2", "-", "AWAY"]]
     assert "left," in away
+    (head,) = [" ".join(line) for line in lines if line[:1] == ["MEMBER"]]
+    assert head.startswith("MEMBER MARK STATE SHARE HAS SHARDS REVOKING AWAY WEIGHT")
+    wide = (await type_in("show", "orders", "-o", "wide")).out
+    assert "left, grace ends 20" in wide, "a time there"
+    assert "REVOKING SINCE" in wide
 
 
 async def test_the_history_goes_on_by_its_cursor(world: World, type_in: Type) -> None:

@@ -91,10 +91,12 @@ def test_the_node_example_passes(processes: Processes, tmp_path: Path) -> None:
 
 def test_who_does_not_come_or_answers_nothing(processes: Processes) -> None:
     nothing = processes.run(
-        "worker-check", "cmd.registerApp", "--start", "true {url}", "--timeout", "1", env=SERVICE, timeout=60
+        "worker-check", "cmd.registerApp", "--start", "sh -c 'exit 7' {url}", "--timeout", "1", env=SERVICE, timeout=60
     )
     assert nothing.returncode == 2
     assert "error: no worker has come to read cmd.registerApp at amqp://" in nothing.stderr
+    assert "/: what --start began has ended by itself" in nothing.stderr
+    assert " with exit code 7; see what it printed above" in nothing.stderr
     assert "Traceback" not in nothing.stderr
 
 
