@@ -61,9 +61,9 @@ class ClusterMetrics:
         _forget()
 
     async def count(self) -> float:
-        """Counts once; seconds until the next time. Where that fails it shows nothing: old counts would look like new ones.
+        """Counts once; seconds until the next time. Raises `RetryableError`.
 
-        Raises `RetryableError`.
+        Where that fails, nothing is shown: old counts would look like new ones.
         """
         begun = clock.monotonic()
         try:

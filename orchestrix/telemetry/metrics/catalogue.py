@@ -24,7 +24,7 @@ SERVICE: Final = Label("service", given=True)
 DESTINATION: Final = Label("messaging.destination.name", given=True)
 OPERATION: Final = Label("messaging.operation.name")
 ERROR: Final = Label("error.type")
-METHOD: Final = Label("http.request.method")
+METHOD: Final = Label("http.request.method", given=True)  # by clients: each with each status would be many
 ROUTE: Final = Label("http.route", given=True)
 STATUS_CODE: Final = Label("http.response.status_code")
 OUTCOME: Final = Label("outcome")

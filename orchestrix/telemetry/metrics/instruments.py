@@ -25,7 +25,7 @@ NAME_LIMIT: Final = 100
 """How many names of one kind, such as those of sagas, a process keeps apart."""
 SERIES_LIMIT: Final = 2_000
 """How many series a process has at most."""
-RESERVED_SERIES: Final = 300
+RESERVED_SERIES: Final = 400
 """So many of them are kept for metrics and labels without names of users', and for `OTHER`."""
 HISTOGRAM_SERIES_LIMIT: Final = 500
 """How many series one histogram has at most: the steps of many sagas must leave room for the sagas themselves."""

@@ -35,7 +35,7 @@ def test_each_option_of_the_check_has_its_row() -> None:
 def test_each_option_that_a_verdict_asks_for_is_there() -> None:
     for check, rules in ((WORKER_CHECK, worker_rules), (EXECUTOR_CHECK, executor_rules)):
         options = {flag for one in check.flat for flag in one.flags}
-        asked = set(re.findall(r"(?:give|raise) (--[a-z-]+)", Path(rules.__file__).read_text()))
+        asked = set(re.findall(r"(?:give|raise) (--[a-z-]+)", Path(str(rules.__file__)).read_text()))
         assert asked, "some rules need one"
         assert asked <= options
 
