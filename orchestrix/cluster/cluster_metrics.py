@@ -10,7 +10,6 @@ from typing import Final
 
 from orchestrix import clock
 from orchestrix.domain.leases import Fence
-from orchestrix.errors import RetryableError, SchemaMismatch
 from orchestrix.leader_duties import PeriodicDuty
 from orchestrix.persistence.cluster import cluster_counts
 from orchestrix.persistence.cluster.cluster_counts import ServiceShards
@@ -62,12 +61,15 @@ class ClusterMetrics:
         _forget()
 
     async def count(self) -> float:
-        """Counts once; seconds until the next time. Raises `RetryableError`, and shows nothing then."""
+        """Counts once; seconds until the next time. Raises `RetryableError`.
+
+        Where that fails, nothing is shown: old counts would look like new ones.
+        """
         begun = clock.monotonic()
         try:
             async with self._database.read() as connection:
                 await self._count(connection)
-        except (RetryableError, SchemaMismatch):
+        except Exception:
             _forget()
             raise
         return max(COUNT_INTERVAL_S, REST_FACTOR * (clock.monotonic() - begun))

@@ -76,7 +76,10 @@ class ConsumerPresence:
             heard = await asyncio.gather(*map(self._count, commands))
             for command, (messages, consumers) in zip(commands, heard, strict=True):
                 self._note_consumers(command, consumers > 0)
-                self._counted(command, messages)
+                if messages:
+                    self._waiting[command] = self._now()
+            # As a whole: those of queues that no saga has any more are gone, and a scrape sees all of one check.
+            self._messages = {command: messages for command, (messages, _) in zip(commands, heard, strict=True)}
             self._consumers = {command: consumers for command, (_, consumers) in zip(commands, heard, strict=True)}
             self._note_consumers(
                 ANSWER_PATH, await accepts_messages(self._broker)
@@ -123,17 +126,12 @@ class ConsumerPresence:
             self._lost_at.pop(command, None)
             self._since[command] = self._now()
 
-    def _counted(self, command: str, messages: int) -> None:
-        self._messages[command] = messages
-        if messages:
-            self._waiting[command] = self._now()
-
     def _consumer_counts(self) -> Values:
         up = self._broker.state is LinkState.UP
         return {(command,): count for command, count in self._consumers.items()} if up else {}
 
     def _total(self) -> Values:
-        return {(): sum(list(self._messages.values()))} if self._broker.state is LinkState.UP else {}
+        return {(): sum(self._messages.values())} if self._broker.state is LinkState.UP else {}
 
     async def _count(self, command: str) -> tuple[int, int]:
         """(messages, consumers), zero of both where the queue cannot be checked."""

@@ -29,6 +29,8 @@ from orchestrix.shards.transport import MemberService
 from orchestrix.shards.waiting import ClientMessage, WaitingMessages
 from orchestrix.telemetry import log_events
 from orchestrix.telemetry.log_throttle import LogThrottle
+from orchestrix.telemetry.metrics import catalogue as metrics
+from orchestrix.telemetry.metrics.instruments import counter
 
 T = TypeVar("T")
 
@@ -75,6 +77,20 @@ class SocketCounts:
     gone: int = 0
     full: int = 0
 
+    def show(self) -> None:
+        """Shows them as metrics from now on, also after the end of the socket: what was counted stays counted."""
+        counter(metrics.SHARD_CLIENT_MESSAGES).watch(lambda: {(): self.received})
+        counter(metrics.SHARD_CLIENT_REFUSED).watch(
+            lambda: {(metrics.UNREADABLE,): self.wrong, (metrics.NO_ROOM,): self.dropped}
+        )
+        counter(metrics.SHARD_CLIENT_ANSWERS).watch(
+            lambda: {
+                (metrics.SENT,): self.sent,
+                (metrics.NOT_CONNECTED,): self.gone,
+                (metrics.NOT_READ,): self.full,
+            }
+        )
+
 
 class ClientSocket:
     """The ROUTER socket. It is read all the time, also while nothing can be handled: heartbeats that waited in it would
@@ -84,6 +100,7 @@ class ClientSocket:
     def __init__(self, endpoint: str, keys: CurveKeys | None = None) -> None:
         self.endpoint = endpoint
         self.counts = SocketCounts()
+        self.counts.show()
         self.waiting = WaitingMessages()
         self._keys = keys
         self._context: zmq.asyncio.Context | None = None

@@ -229,6 +229,7 @@ def rules() -> str:
     return "\n".join(
         [
             "# Alerts on the metrics of Orchestrix. Made from the catalogue by `python -m tests.documents`.",
+            f"# Replace {RUNBOOKS} by where your people read docs/runbooks.md.",
             "groups:",
             "  - name: orchestrix",
             "    rules:",

@@ -68,6 +68,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(metrics.SHARD_GENERATION),
         Panel(metrics.SHARD_GENERATIONS),
         Panel(metrics.SHARD_REBALANCES),
+        Panel(metrics.SHARD_CLIENT_MESSAGES),
+        Panel(metrics.SHARD_CLIENT_REFUSED),
+        Panel(metrics.SHARD_CLIENT_ANSWERS),
     ),
     "API": (
         Panel(metrics.HTTP_DURATION, (metrics.METHOD, metrics.ROUTE)),

@@ -29,6 +29,8 @@ from orchestrix.jobs.executors.port import ExecutorRun
 from orchestrix.registry.executor_client import ExecutorClient
 from orchestrix.saga.definition import STEP_FAILED, STEP_STARTED
 from orchestrix.saga.messages import StepError, dump
+from orchestrix.shards.forwarding import forward
+from orchestrix.shards.rabbitmq import MemberAnswer
 from orchestrix.testing.broker.server import MemoryServer
 from orchestrix.worker.executor.http_server import ExecutorRequest, ExecutorResponse, ExecutorServer
 from orchestrix.worker.executor.run_call import read_run
@@ -209,7 +211,8 @@ async def test_notifications_of_nodes_and_dispatches() -> None:
     await broker.start()
     await missing(broker, ["node-1"])
     OwnerNotifier(broker)(["node-2"])
-    await eventually(lambda: len(broker.published) == 2, deadline=5)
+    await forward(broker, [MemberAnswer("zmq:00", b"{}", via="node-3")])
+    await eventually(lambda: len(broker.published) == 3, deadline=5)
     for one in broker.published:
         contract = contract_of(one)
         assert contract is not None

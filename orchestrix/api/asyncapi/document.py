@@ -40,8 +40,8 @@ _SERVERS: Final[Schema] = {
         "host": "localhost:5672",
         "protocol": "amqp",
         "protocolVersion": "0.9.1",
-        "description": "RabbitMQ: `ORCHESTRIX_BROKER_URL`. All queues are durable quorum queues; nobody but the nodes "
-        "and workers of Orchestrix declares.",
+        "description": "RabbitMQ: `ORCHESTRIX_BROKER_URL`. Queues are durable quorum queues, but for the exclusive "
+        "ones. Nodes and workers of Orchestrix declare them; a member of a service declares the one of its answers.",
     },
     "node": {"host": "localhost:8080", "protocol": "http", "description": "The API of a node, called by executors."},
     "executor": {"host": "localhost:9999", "protocol": "http", "description": "An executor, called by nodes."},

@@ -194,7 +194,7 @@ async def checks_signatures(executor: ExecutorUnderCheck) -> Verdict:
     """A call that is not signed, signed otherwise, or long ago is refused with 401."""
     rule, node, token = "signature", executor.node, executor.node.token
     if token is None:
-        return Verdict(rule, SKIPPED, "give --token, the registry token of the app")
+        return Verdict(rule, SKIPPED, "set REGISTRY_TOKEN to the registry token of the app")
     now = clock.now().timestamp()
     forged: dict[str, Callable[[bytes], Mapping[str, str]]] = {
         "without a signature": lambda body: {},

@@ -30,6 +30,9 @@ class NodeNotificationMessage(ContractModel):
 
     kind: Text
     jobs: list[Uuid] | None = Field(None, description="With `reports`: the jobs that executors have reported.")
+    to: list[str] | None = Field(
+        None, description="With `shard-pushes`: the clients to which it is to send their shards."
+    )
 
 
 class AttemptInProgress(ContractModel):

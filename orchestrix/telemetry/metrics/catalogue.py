@@ -24,7 +24,7 @@ SERVICE: Final = Label("service", given=True)
 DESTINATION: Final = Label("messaging.destination.name", given=True)
 OPERATION: Final = Label("messaging.operation.name")
 ERROR: Final = Label("error.type")
-METHOD: Final = Label("http.request.method")
+METHOD: Final = Label("http.request.method", given=True)  # by clients: each with each status would be many
 ROUTE: Final = Label("http.route", given=True)
 STATUS_CODE: Final = Label("http.response.status_code")
 OUTCOME: Final = Label("outcome")
@@ -47,6 +47,8 @@ IDLE, USED = "idle", "used"
 MINIMUM, MAXIMUM, SUM = "min", "max", "sum"
 PENDING, ACTIVE = "pending", "active"
 RATE_LIMIT, SLOW_READER = "rate_limit", "slow_reader"
+UNREADABLE, NO_ROOM = "unreadable", "no_room"
+SENT, NOT_CONNECTED, NOT_READ = "sent", "not_connected", "not_read"
 EXPECTED_REASONS: Final = (
     *("repeated", "ended", "future", "ambiguous", "cloned", "will-be-undone", "nothing-to-undo", "not-undoing"),
     "failure-of-another-attempt",
@@ -233,6 +235,21 @@ SHARD_GENERATIONS: Final = _gauge(
 )
 SHARD_REBALANCES: Final = _counter(
     name="shard.rebalances", unit="{generation}", labels=(SERVICE,), help="Generations that were activated."
+)
+SHARD_CLIENT_MESSAGES: Final = _counter(
+    name="shard.client.messages", unit="{message}", help="Messages that shard clients have sent by ZeroMQ."
+)
+SHARD_CLIENT_REFUSED: Final = _counter(
+    name="shard.client.refused",
+    unit="{message}",
+    labels=(REASON,),
+    help="Those of them that were not handled: answered with what is wrong with them, or dropped because many waited.",
+)
+SHARD_CLIENT_ANSWERS: Final = _counter(
+    name="shard.client.answers",
+    unit="{message}",
+    labels=(RESULT,),
+    help="Answers to shard clients: sent, or dropped for clients that are not connected or do not read.",
 )
 
 # Database, broker, logs.

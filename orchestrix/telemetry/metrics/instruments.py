@@ -12,6 +12,7 @@ much there as twenty of these. `otlp` passes the sums on to the SDK.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ NAME_LIMIT: Final = 100
 """How many names of one kind, such as those of sagas, a process keeps apart."""
 SERIES_LIMIT: Final = 2_000
 """How many series a process has at most."""
-RESERVED_SERIES: Final = 300
+RESERVED_SERIES: Final = 400
 """So many of them are kept for metrics and labels without names of users', and for `OTHER`."""
 HISTOGRAM_SERIES_LIMIT: Final = 500
 """How many series one histogram has at most: the steps of many sagas must leave room for the sagas themselves."""
@@ -177,6 +178,14 @@ class Registry:
         """The instrument of a histogram."""
         return self._instrument(metric, Kind.HISTOGRAM, HistogramCell)
 
+    def hold(self) -> None:
+        """Nothing changes, and nothing is read, until `release`."""
+        self._lock.acquire()
+
+    def release(self) -> None:
+        """Ends `hold`."""
+        self._lock.release()
+
     def snapshot(self) -> Iterator[tuple[Metric, dict[Labels, float | Distribution]]]:
         """The metrics that have values, and these; those of a metric are of one moment."""
         for one in sorted(self._instruments.values(), key=lambda one: one.metric.name):
@@ -200,3 +209,6 @@ class Registry:
 PROCESS: Final = Registry()
 """The metrics of this process."""
 counter, gauge, histogram = PROCESS.counter, PROCESS.gauge, PROCESS.histogram
+
+if hasattr(os, "register_at_fork"):  # else a child waits for ever where another thread has held the lock, in a scrape
+    os.register_at_fork(before=PROCESS.hold, after_in_parent=PROCESS.release, after_in_child=PROCESS.release)

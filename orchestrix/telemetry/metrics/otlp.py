@@ -122,7 +122,6 @@ class MetricPublisher(MetricReader):
     def _in_child(self) -> None:
         """In a forked process there is no thread, and the metrics are its parent's."""
         self._abandoned = True
-        self._stopping.set()
 
 
 def with_histograms(data: MetricsData, resource: Resource, registry: Registry, begun_ns: int) -> MetricsData:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from orchestrix.cli.executor_check import rules as executor_rules
-from orchestrix.cli.nouns.local import WORKER_CHECK
+from orchestrix.cli.nouns.local import EXECUTOR_CHECK, WORKER_CHECK
 from orchestrix.cli.worker_check import rules as worker_rules
 from tests.documents import CONTRACTS, ROOT
 
@@ -24,6 +25,14 @@ def test_each_rule_of_an_executor_is_named() -> None:
 def test_each_option_of_the_check_has_its_row() -> None:
     options = {flag for one in WORKER_CHECK.flat for flag in one.flags if flag.startswith("--")}
     assert options - set(re.findall(r"`?(--[a-z-]+)", CONTRACTS.read_text())) == {"--port"}
+
+
+def test_each_option_that_a_verdict_asks_for_is_there() -> None:
+    for check, rules in ((WORKER_CHECK, worker_rules), (EXECUTOR_CHECK, executor_rules)):
+        options = {flag for one in check.flat for flag in one.flags}
+        asked = set(re.findall(r"(?:give|raise) (--[a-z-]+)", Path(str(rules.__file__)).read_text()))
+        assert asked, "some rules need one"
+        assert asked <= options
 
 
 def test_every_path_of_a_model_is_there() -> None:

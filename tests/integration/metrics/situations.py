@@ -25,6 +25,7 @@ from orchestrix.cluster.failure_detector import FailureDetector, FailureTimeouts
 from orchestrix.config.settings import JobsSettings, load
 from orchestrix.development import Development, development
 from orchestrix.domain.jobs import ORPHAN_PENDING
+from orchestrix.domain.shards.messages import MOST_BYTES
 from orchestrix.domain.shards.state import LeadTaken, ServiceCheck
 from orchestrix.persistence import dead_letters
 from orchestrix.persistence import outbox as outbox_rows
@@ -37,6 +38,7 @@ from orchestrix.registry.registrar import Registrar
 from orchestrix.saga.catalog import Catalog
 from orchestrix.server import application
 from orchestrix.shards.effects import ChangeLog
+from orchestrix.shards.zmq import ClientSocket
 from orchestrix.telemetry import log_rate, sinks
 from orchestrix.telemetry.metrics.exposition import render
 from sagas.app_provisioning import APP_PROVISIONING
@@ -47,6 +49,7 @@ from tests.conformance.store.test_shards import registration, transact
 from tests.integration.jobs.plant import Plant
 from tests.integration.jobs.test_handing import ownership, started
 from tests.integration.orchestration.rig import Rig
+from tests.integration.shards.sockets import PlainClient
 from tests.servers import templates
 from tests.support import eventually, free_port
 
@@ -204,6 +207,27 @@ async def a_service_of_shards(database: Database) -> None:
     log.write("orders", effects)
     _, effects = await transact(database, [ServiceCheck("n-1", database.now())], 3.0)
     log.write("orders", effects)
+
+
+async def clients_of_shards(folder: Path) -> Samples:
+    """Two messages of a client cannot be read; a third finds no room, and an answer nobody. The socket has ended since:
+    what it has counted stays.
+    """
+    socket = ClientSocket("tcp://127.0.0.1:0")
+    await socket.start()
+    client = PlainClient(socket.endpoint)
+    try:
+        await client.send(b"two", b"frames")
+        await client.send(b"x" * (MOST_BYTES + 1))
+        await eventually(lambda: len(client.errors) == 2, deadline=10, message="both are answered")
+        socket.waiting.add = lambda message: False  # type: ignore[method-assign]
+        await client.register()
+        await eventually(lambda: socket.counts.dropped == 1, deadline=10, message="the third is dropped")
+        socket.send(b"nobody", b"{}")
+    finally:
+        await client.close()
+        await socket.stop()
+    return scrape()
 
 
 async def a_node_that_hands_its_jobs_off(folder: Path) -> Samples:

@@ -30,6 +30,7 @@ _DEV, _FAILS, _COUNTED = (
     situations.what_the_leader_counts,
 )
 _HANDS_OFF, _BLOCKED = situations.a_node_that_hands_its_jobs_off, situations.a_broker_that_takes_nothing
+_CLIENTS = situations.clients_of_shards
 CASES: Final[dict[str, list[Case]]] = {
     "broker.blocked": [Case(_BLOCKED)],
     "broker.links": [Case(_BLOCKED, 'state="down"'), Case(_DEV, 'state="up"', 3)],
@@ -91,6 +92,13 @@ CASES: Final[dict[str, list[Case]]] = {
     "saga.stuck": [Case(_COUNTED, 'saga="app"', 2)],
     "saga.timers.late": [Case(_COUNTED)],
     "shard.assigned": [Case(_COUNTED, f'service="orders",statistic="{one}"', 10) for one in ("min", "max", "sum")],
+    "shard.client.answers": [
+        Case(_CLIENTS, 'result="sent"', 2),
+        Case(_CLIENTS, 'result="not_connected"'),
+        Case(_CLIENTS, 'result="not_read"', 0),
+    ],
+    "shard.client.messages": [Case(_CLIENTS, "", 2)],
+    "shard.client.refused": [Case(_CLIENTS, 'reason="unreadable"', 2), Case(_CLIENTS, 'reason="no_room"')],
     "shard.generation": [Case(_COUNTED, 'service="orders"')],
     "shard.generations": [Case(_COUNTED, 'service="orders",status="active"')],
     "shard.rebalances": [Case(_COUNTED, 'service="orders"')],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
 from orchestrix import clock
+from orchestrix.api.traces.server_span import METHODS, OTHER_METHOD
 from orchestrix.outbox import saga_log, saga_metrics
 from orchestrix.saga import changes
 from orchestrix.saga.definition import COMPLETED, CREATED
@@ -23,6 +25,7 @@ from orchestrix.telemetry.trace_context import TraceContext
 from tests.unit.orchestration.test_saga_log import BEFORE, ROW
 
 SAGAS, STEPS = 50, 4
+STATUSES: Final = [str(one) for one in (200, 400, 401, 403, 404, 405, 409, 413, 421, 422, 429, 431, 499, 500, 503)]
 CONTEXT: Final = TraceContext(f"00-{'d' * 32}-{'1' * 16}-01")
 
 
@@ -108,6 +111,17 @@ def test_nothing_that_is_counted_is_lost_by_the_limits(registry: Registry) -> No
     assert sum(sum(one.counts) for one in steps.values()) == 4 * SAGAS * (3 * STEPS + 1)
     assert sum(registry.values(catalogue.SAGA_STARTED).values()) == 4 * SAGAS
     assert len(series(registry)) <= SERIES_LIMIT
+
+
+def test_whatever_strangers_ask_of_the_api_the_limit_holds_and_errors_are_seen(registry: Registry) -> None:
+    for number in range(4 * SAGAS):
+        life(f"saga-{number}")
+    all_else(registry, 200)
+    requests = registry.histogram(catalogue.HTTP_DURATION)
+    for method, route, status in product([*METHODS, OTHER_METHOD], range(20), STATUSES):
+        requests.at(method, f"/route-{route}", status).record(0.1)
+    assert len(series(registry)) <= SERIES_LIMIT
+    assert {status for _, _, status in requests.values()} >= set(STATUSES), "an alert asks for those of 5xx"
 
 
 def test_no_label_is_an_id() -> None:

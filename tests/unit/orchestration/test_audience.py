@@ -14,6 +14,8 @@ from orchestrix.broker.port import LinkState, Outcome, Outgoing, Published
 from orchestrix.engine import consumer_presence
 from orchestrix.engine.consumer_presence import ConsumerPresence
 from orchestrix.errors import Unavailable
+from orchestrix.telemetry.metrics.catalogue import COMMAND_CONSUMERS, COMMAND_MESSAGES
+from orchestrix.telemetry.metrics.instruments import PROCESS
 from tests.support import eventually
 
 pytestmark = pytest.mark.virtual_time
@@ -100,6 +102,18 @@ async def test_a_queue_has_a_consumer_from_when_it_was_seen_to_have_one_again(se
     assert await seen.look(9) == [NOW + timedelta(seconds=6), SOONER]
     later = NOW + timedelta(seconds=10)
     assert seen.audience.since("cmd.a", later) == later, "an outage since then counts too"
+
+
+async def test_queues_that_no_saga_has_any_more_are_not_in_the_metrics(seen: Seen) -> None:
+    await seen.audience.start()
+    await seen.look()
+    assert PROCESS.values(COMMAND_MESSAGES) == {(): 14}
+    del seen.queues.hearers["cmd.b"]
+    await seen.audience.refresh()
+    assert PROCESS.values(COMMAND_CONSUMERS) == {("cmd.a",): 1}
+    assert PROCESS.values(COMMAND_MESSAGES) == {(): 7}
+    await seen.audience.stop()
+    assert PROCESS.values(COMMAND_CONSUMERS) == PROCESS.values(COMMAND_MESSAGES) == {}
 
 
 async def test_the_way_back_is_open_from_when_the_broker_was_seen_to_take_messages_again(seen: Seen) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -176,3 +178,32 @@ def test_scrapes_in_other_threads_change_nothing(registry: Registry) -> None:
     assert failures == []
     assert sum(registry.values(ENDED).values()) == 2000
     assert sum(sum(one.counts) for one in registry.values(TOOK).values()) == 2000
+
+
+def test_a_process_that_is_forked_during_a_scrape_counts_on() -> None:
+    program = """
+import os, signal, threading
+from orchestrix.telemetry.metrics.catalogue import JOBS_OWNED, SAGA_STARTED
+from orchestrix.telemetry.metrics.exposition import render
+from orchestrix.telemetry.metrics.instruments import counter, gauge
+began, go_on = threading.Event(), threading.Event()
+def slow():
+    began.set()
+    go_on.wait(0.5)
+    return {(): 1}
+end = gauge(JOBS_OWNED).watch(slow)
+scrape = threading.Thread(target=render, args=("",))
+scrape.start()
+began.wait()
+child = os.fork()
+if not child:
+    signal.alarm(10)
+    counter(SAGA_STARTED).at("new").add()
+    os._exit(0)
+go_on.set()
+scrape.join()
+assert os.waitpid(child, 0)[1] == 0, "it waits for a lock that nobody releases"
+counter(SAGA_STARTED).at("also new").add()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
