@@ -58,7 +58,6 @@ class MemberLink:
     async def start(self) -> None:
         """Begins, in the background."""
         self.began_at = clock.boottime()
-        self._transport.on_connected(self.notify)  # a lease may be short by then
         await self._transport.start()
         for loop in self._loops:
             await loop.start()

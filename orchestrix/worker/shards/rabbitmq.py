@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,10 +35,6 @@ class MemberTransport:
         self._queue, self._topology = member_queue(member), member_topology(member)
         self._declared = 0
         self._consumer: Consumer | None = None
-
-    def on_connected(self, hook: Callable[[], None]) -> None:
-        """`hook` is called each time that the broker can be reached again."""
-        self._broker.on_up(lambda _: hook())
 
     async def start(self) -> None:
         """Begins to listen for answers; the broker need not be reachable."""
