@@ -14,7 +14,7 @@ from orchestrix.domain.shards.diagnosis import UnownedShards, UnreleasedShards, 
 from orchestrix.domain.shards.generations import Cause, CauseKind, Generation, GenerationState
 from orchestrix.domain.shards.members import AwayReason, ServiceMember
 from orchestrix.domain.shards.ranges import ShardRanges
-from orchestrix.domain.shards.state import ShardService
+from orchestrix.domain.shards.state import ShardRules, ShardService
 from orchestrix.persistence.shards.generations import GenerationRecord
 from orchestrix.persistence.shards.overview import ServiceOverview
 from orchestrix.shards.transport import ZMQ_PREFIX
@@ -27,7 +27,9 @@ class CauseBody(Answer):
     """What began a generation: the first change of its window."""
 
     kind: CauseKind = Field(
-        examples=["joined"], description="`abandoned`: the leader of the one before did not end it."
+        examples=["joined"],
+        description="`leaving`: a member has set its weight to 0. `replaced`: another process of "
+        "its id has another weight. `abandoned`: the leader of the one before did not end it.",
     )
     worker_id: str | None = Field(examples=["w-1"], description="The member that made the change, if one did.")
 
@@ -227,7 +229,8 @@ class ServiceBody(Answer):
     members: list[MemberBody] = Field(description="By worker id, a second process behind the member.")
     why: list[str] = Field(
         examples=[[]],
-        description="What keeps shards from the members whose share they are, a sentence each; none if nothing does.",
+        description="What keeps shards from the members whose share they are, a sentence each, and that "
+        "no member sends heartbeats; none if all is well.",
     )
     history: list[GenerationBody] = Field(description="Its generations, the newest first.")
     next_cursor: str | None = Field(
@@ -239,7 +242,7 @@ class ServiceBody(Answer):
         cls,
         service: ShardService,
         history: list[GenerationRecord],
-        rule: Allocation,
+        rules: ShardRules,
         now: datetime,
         cursor: str | None = None,
     ) -> Self:
@@ -250,7 +253,7 @@ class ServiceBody(Answer):
         return cls(
             name=service.name,
             shard_count=service.shard_count,
-            allocation=rule,
+            allocation=rules.allocation,
             active=GenerationBody.live(active),
             shares={} if active is None else {worker: ranges(one) for worker, one in sorted(active.shares.items())},
             pending=GenerationBody.live(service.pending),
@@ -261,7 +264,7 @@ class ServiceBody(Answer):
                 )
                 for one, waits in sorted(members, key=lambda pair: (pair[0].worker_id, pair[1]))
             ],
-            why=explain(service, now),
+            why=explain(service, now, rules),
             history=[GenerationBody.made(one) for one in history],
             next_cursor=cursor,
         )

@@ -61,10 +61,12 @@ async def get_shards(call: Call, service: str, query: GenerationQuery) -> Servic
     async with call.context.database.read() as connection:
         found = await service_store.read(connection, service)
         if found is None:
-            raise NotFound(f"no service of shards is called {service[:100]!r}: GET /shards lists those that are")
+            raise NotFound(
+                f"no service of shards is called {service[:100]!r}: `orchestrix shards show` lists those that are"
+            )
         history = await generations.history(connection, service, query.limit + 1, before)
         now = connection.now()
     shown = history[: query.limit]
     cursor = pagination.encode(HISTORY_ORDER, shown[-1].number, 0) if len(history) > query.limit else None
-    answer = ServiceBody.made(found.state, shown, call.context.shard_rules.allocation, now, cursor)
+    answer = ServiceBody.made(found.state, shown, call.context.shard_rules, now, cursor)
     return respond(answer, headers=pagination.next_link(call.request, cursor))

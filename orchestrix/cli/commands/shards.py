@@ -220,7 +220,8 @@ def _change(arguments: argparse.Namespace, found: Document) -> _Change:
         return _Change(rest, found["shardCount"], f"if {worker} left {service}")
     if (worker := arguments.join) is not None:
         _check_joining(worker, service, weights)
-        return _Change({**weights, worker: arguments.weight or 1}, found["shardCount"], f"if {worker} joined {service}")
+        weight = 1 if arguments.weight is None else arguments.weight
+        return _Change({**weights, worker: weight}, found["shardCount"], f"if {worker} joined {service}")
     return _Change(weights, arguments.shards, f"if {service} had {_many(arguments.shards)}")
 
 
@@ -251,7 +252,7 @@ def _note(arguments: argparse.Namespace, found: Document, rule: Allocation) -> N
     elif found["pending"] is not None:
         number = found["pending"]["number"]
         exit_codes.warn(f"generation {number} is pending: the shares until now are those of the one before", "note")
-    if arguments.weight is not None and rule is Allocation.EVEN:
+    if arguments.weight and rule is Allocation.EVEN:  # 0 gets none by both
         exit_codes.warn("even allocation knows no weights: --weight changes nothing", "note")
 
 
@@ -261,10 +262,9 @@ def _sentence(made: SharePreview, current: Mapping[str, ShardRanges], change: _C
         return f"{change.condition}, none of its {_many(change.count)} would have a member: none takes shards"
     had = union(current.values())
     new, ended = (everything - had).size, (had - everything).size
-    must = f"at least {made.fewest:,} must" if made.fewest else "none must"
-    fewest = "no fewer could" if made.moved == made.fewest else f"{must}, for shares as even"
-    parts = [f"{change.condition}, {made.moved:,} of {_many(change.count)} would move; {fewest}"]
-    parts += [f"{new:,} that {'has' if new == 1 else 'have'} no member's share now would get one"] if new else []
+    fewest = "no fewer could" if made.moved == made.fewest else f"{made.fewest:,} is the fewest for shares this even"
+    parts = [f"{change.condition}, {made.moved:,} of {_many(change.count)} would move ({fewest})"]
+    parts += [f"{_many(new)} without a member would get one"] if new else []
     parts += [f"{ended:,} would end"] if ended else []
     return "; ".join(parts)
 

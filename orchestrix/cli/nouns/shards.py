@@ -9,7 +9,7 @@ from orchestrix.cli.syntax.declarations import CommandGroup, OneOf, ShellCommand
 from orchestrix.cli.syntax.parsing import whole
 
 SHARD_COUNTS: Final = 1, 100_000
-WEIGHTS: Final = 1, 1_000
+WEIGHTS: Final = 0, 1_000
 HISTORY: Final = 1, 200
 _SERVICE: Final = option("service", "its name, as `shards show` lists it", "SERVICE")
 _ONE: Final = "GET /shards/{service}"

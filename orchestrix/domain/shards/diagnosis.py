@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from orchestrix.domain.shards.generations import Generation
-from orchestrix.domain.shards.members import AwayReason, Revocation, ServiceMember
+from orchestrix.domain.shards.members import AwayReason, Revocation, ServiceMember, believed_seen
 from orchestrix.domain.shards.ranges import Range, ShardRanges
-from orchestrix.domain.shards.state import ShardService
+from orchestrix.domain.shards.state import ShardRules, ShardService
 
 LATE_S: Final = 30.0
 """Seconds after which a member that still has a shard needs attention; a plain one may never let go of it."""
@@ -121,19 +121,39 @@ def _free_parts(
         yield None, nobodys, active.began_at
 
 
-def explain(service: ShardService, now: datetime) -> list[str]:
-    """What keeps shards of the service from the members whose share they are, the most general first."""
+def explain(service: ShardService, now: datetime, rules: ShardRules) -> list[str]:
+    """What keeps shards of the service from the members whose share they are, the most general first; and that none of
+    them sends heartbeats. `rules` are those of the nodes.
+    """
     waiting = [
         f"a second process runs as {worker} and gets nothing until the first one ends: stop one of them, or give it "
         "another workerId"
         for worker in sorted(service.successors)
     ]
     return [
+        *_about_silence(service, now, rules),
         *_about_pending(service, now),
         *_limited(_about_unowned(service)),
         *_limited([one.sentence() for one in unreleased(service, now)]),
         *_limited(waiting),
     ]
+
+
+def _about_silence(service: ShardService, now: datetime, rules: ShardRules) -> Iterator[str]:
+    """That all members are silent for longer than their lease: what they have is theirs, but they work on nothing."""
+    present = [one for one in service.members.values() if one.away is None]
+    if not present:
+        return
+    silent_s = (now - max(believed_seen(one.last_seen, now) for one in present)).total_seconds()
+    if silent_s <= rules.lease_s:
+        return
+    leased = any(not one.plain for one in present)
+    stopped = f"members stop their work when their lease is over ({rules.lease_s:g} s), and " if leased else "members "
+    reach = "nodes and members reach the broker" if leased else "members reach a node"
+    yield (
+        f"no member's heartbeat has arrived for {silent_s:.0f} s: {stopped}become inactive only when a node has "
+        f"listened for {rules.heartbeat_timeout_s:g} s without one of theirs; check that {reach}"
+    )
 
 
 def _about_pending(service: ShardService, now: datetime) -> Iterator[str]:

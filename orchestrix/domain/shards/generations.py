@@ -46,6 +46,10 @@ class CauseKind(StrEnum):
     INACTIVE = "inactive"
     SHARD_COUNT = "shard count"
     WEIGHT = "weight"
+    LEAVING = "leaving"
+    """A member has set its weight to 0: it hands over its shards, to leave."""
+    REPLACED = "replaced"
+    """Another process runs under the id of a member, with another weight."""
     ABANDONED = "abandoned"
     """The leader of the one before did not activate it in time."""
 

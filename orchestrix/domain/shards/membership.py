@@ -86,7 +86,7 @@ def _report(draft: ServiceDraft, asked: MemberRegistration | MemberHeartbeat) ->
         member = replace(member, version=draft.next_count())
     draft.store(member)
     if member.weight != known.weight:
-        draft.changed(Cause(CauseKind.WEIGHT, member.worker_id))
+        draft.changed(Cause(CauseKind.WEIGHT if member.weight else CauseKind.LEAVING, member.worker_id))
 
 
 def receive_heartbeat(draft: ServiceDraft, heartbeat: MemberHeartbeat) -> None:
@@ -230,8 +230,8 @@ def promote(draft: ServiceDraft, former: ServiceMember, successor: ServiceMember
     draft.store(replace(successor, version=draft.next_count(), answered=True))
     draft.note(successor, MemberChangeKind.REPLACED)
     draft.answer(successor)
-    if successor.weight != former.weight:
-        draft.changed(Cause(CauseKind.WEIGHT, successor.worker_id))
+    if successor.weight != former.weight:  # as that of one that has announced its leave
+        draft.changed(Cause(CauseKind.REPLACED, successor.worker_id))
 
 
 def _join(draft: ServiceDraft, member: ServiceMember, away: ServiceMember | None) -> None:

@@ -194,11 +194,35 @@ def _checked(model: type[Any], fields: dict[str, Any]) -> Any:
         raise UnreadableMessage(_sentence(error)) from None
 
 
+_INSTANCE_WORDS: Final = "write 1 to 100 printable ASCII characters without blanks"
+_SHARD_WORDS: Final = "write a shard, or a range as [first, last]"
+_NUMBER_WORDS: Final = "write a whole number"
+_WORDS: Final[dict[str, str]] = {
+    "missing": "is missing",
+    "string_type": "write a string",
+    "string_pattern_mismatch": _INSTANCE_WORDS,
+    "string_too_short": _INSTANCE_WORDS,
+    "string_too_long": _INSTANCE_WORDS,
+    "int_type": _NUMBER_WORDS,
+    "int_from_float": _NUMBER_WORDS,
+    "greater_than_equal": "write {ge} or more",
+    "less_than_equal": "write {le} or less",
+    "less_than": "write less than {lt}",
+    "list_type": "write a list",
+    "too_short": _SHARD_WORDS,
+    "too_long": _SHARD_WORDS,
+    "model_type": "write an object",
+}
+"""What is allowed, by pydantic's types of faults; "{…}" are of its context. `Instance` alone is a string
+of limited length, and `ShardEntry` alone a list of which any that fits into a message is too short or too long."""
+
+
 def _sentence(error: ValidationError) -> str:
     """What is wrong, and where: the first of all faults."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}"[:300]
+    words = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+    return f"{where}: {words.format(**first.get('ctx', {}))}"[:300]
 
 
 def _event(

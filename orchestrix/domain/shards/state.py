@@ -48,7 +48,7 @@ class ShardRules:
     @property
     def reconnect_max_s(self) -> float:
         """The longest wait of members, and of nodes that answer them, between two tries to connect to the broker: an
-        outage that is shorter than what is left of a lease is to interrupt nobody."""
+        outage that is shorter than what is left of a lease is to interrupt no member."""
         return self.heartbeat_timeout_s / 10
 
     @property

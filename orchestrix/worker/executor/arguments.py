@@ -57,7 +57,7 @@ def checked_app(app: str) -> str:
 def checked_token(token: str | None) -> str | None:
     if token is None or (isinstance(token, str) and TOKEN.fullmatch(token)):
         return token
-    raise ValueError("token: write a text of visible ASCII characters, without spaces")  # it must not be shown
+    raise ValueError("token: write a string of visible ASCII characters, without spaces")  # it must not be shown
 
 
 def checked_weight(weight: int) -> int:

@@ -19,7 +19,7 @@ LONGEST_TIMEOUT_S: Final = 3600.0
 def checked_name(parameter: str, name: str) -> str:
     """A service's name or a worker's id."""
     if not isinstance(name, str):
-        raise ValueError(f"{parameter} {name!r}: write a text")
+        raise ValueError(f"{parameter} {name!r}: write a string")
     try:
         return normal(name)
     except ValueError as error:

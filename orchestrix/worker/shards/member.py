@@ -223,16 +223,27 @@ class ShardMember:
 
     # Waiting.
 
+    def _check_entered(self, method: str) -> None:
+        """Raises RuntimeError outside of its block, where it would wait for ever."""
+        if self._entered and not self._left:
+            return
+        raise RuntimeError(
+            f"{method}() waits for ever outside of the block: call it within `async with ShardMember(...) as member:`"
+        )
+
     async def wait_joined(self, timeout: float | None = None) -> bool:
         """Waits until a coordinator has answered; False when `timeout` seconds have passed. Raises `ConfigError` where
-        the broker refuses its queue or its messages."""
+        the broker refuses its queue or its messages, and RuntimeError outside of the `async with` block."""
+        self._check_entered("wait_joined")
         return await self.wait_until(
             lambda member: member.state is MemberState.ACTIVE and member._link.problem is None, timeout
         )
 
     async def wait_until(self, condition: Callable[[ShardMember], bool], timeout: float | None = None) -> bool:
         """Waits until `condition(member)` is true, which is looked at whenever something changes; False when `timeout`
-        seconds have passed. Raises as `wait_joined`."""
+        seconds have passed. Raises as `wait_joined`, but may be called when the block is left."""
+        if not self._entered:
+            self._check_entered("wait_until")
 
         def is_over() -> bool:
             if not self._session.answered and self._link.config_error is not None:
@@ -243,6 +254,7 @@ class ShardMember:
 
     async def wait_for_stop(self) -> None:
         """Returns at SIGINT or SIGTERM: leave the block then. Raises as `wait_joined`."""
+        self._check_entered("wait_for_stop")
         loop, stopped = asyncio.get_running_loop(), False
 
         def stop() -> None:

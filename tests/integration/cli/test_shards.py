@@ -158,17 +158,17 @@ async def previewed(type_in: Type, *line: str) -> tuple[str, list[list[str]]]:
 async def test_what_if_a_member_left(world: World, type_in: Type) -> None:
     await activated(world.database, "w-1", "w-2", "w-3")
     sentence, rows = await previewed(type_in, "--leave", "w-1")
-    assert sentence == "if w-1 left orders, 6 of 10 shards would move; at least 4 must, for shares as even"
+    assert sentence == "if w-1 left orders, 6 of 10 shards would move (4 is the fewest for shares this even)"
     assert rows == [["w-1", "4", "0", "-4", "-"], ["w-2", "3", "5", "+2", "0-4"], ["w-3", "3", "5", "+2", "5-9"]]
     sentence, rows = await previewed(type_in, "--leave", "w-1", "--allocation", "minimal")
-    assert sentence == "if w-1 left orders, 4 of 10 shards would move; no fewer could"
+    assert sentence == "if w-1 left orders, 4 of 10 shards would move (no fewer could)"
     assert rows[1:] == [["w-2", "3", "5", "+2", "0-1,", "4-6"], ["w-3", "3", "5", "+2", "2-3,", "7-9"]]
 
 
 async def test_what_if_one_joined(world: World, type_in: Type) -> None:
     await activated(world.database, "w-1", "w-2")
     sentence, rows = await previewed(type_in, "--join", "w-3", "--allocation", "minimal", "--weight", "2")
-    assert sentence == "if w-3 joined orders, 5 of 10 shards would move; no fewer could"
+    assert sentence == "if w-3 joined orders, 5 of 10 shards would move (no fewer could)"
     assert [row[:4] for row in rows] == [["w-1", "5", "3", "-2"], ["w-2", "5", "2", "-3"], ["w-3", "0", "5", "+5"]]
     found = (await type_in("preview", "orders", "--join", "w-3", "-o", "json")).json
     assert (found["allocation"], found["shardCount"], found["moved"], found["fewest"]) == ("even", 10, 4, 3)
@@ -177,16 +177,27 @@ async def test_what_if_one_joined(world: World, type_in: Type) -> None:
     assert answer.err == "note: even allocation knows no weights: --weight changes nothing\n"
 
 
+@pytest.mark.parametrize("rule", ["even", "minimal"])
+async def test_what_if_one_joined_that_takes_nothing(world: World, type_in: Type, rule: str) -> None:
+    await activated(world.database, "w-1", "w-2")
+    answer = await type_in("preview", "orders", "--join", "w-3", "--weight", "0", "--allocation", rule)
+    assert (answer.err, answer.out.splitlines()[0]) == (
+        "",
+        "if w-3 joined orders, 0 of 10 shards would move (no fewer could)",
+    )
+    assert words(answer)[-1] == ["w-3", "0", "0", "0", "-"]
+
+
 async def test_what_if_the_shard_count_changed(world: World, type_in: Type) -> None:
     await activated(world.database, "w-1", "w-2")
     sentence, rows = await previewed(type_in, "--shards", "12")
     assert sentence == (
-        "if orders had 12 shards, 1 of 12 shards would move; none must, for shares as even; 2 that have no "
-        "member's share now would get one"
+        "if orders had 12 shards, 1 of 12 shards would move (0 is the fewest for shares this even); 2 shards "
+        "without a member would get one"
     )
     assert [row[:4] for row in rows] == [["w-1", "5", "6", "+1"], ["w-2", "5", "6", "+1"]]
     sentence, _ = await previewed(type_in, "--shards", "1")
-    assert sentence == "if orders had 1 shard, 0 of 1 shard would move; no fewer could; 9 would end"
+    assert sentence == "if orders had 1 shard, 0 of 1 shard would move (no fewer could); 9 would end"
 
 
 async def test_what_if_the_last_one_left(world: World, type_in: Type) -> None:

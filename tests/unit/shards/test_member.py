@@ -466,3 +466,20 @@ async def test_a_member_is_entered_once(scene: SdkScene) -> None:
         with pytest.raises(RuntimeError, match="entered once"):
             await member.__aenter__()
     assert member.state is MemberState.LEFT
+
+
+async def test_to_wait_outside_of_the_block_is_an_error_that_says_what_to_do(scene: SdkScene) -> None:
+    member = scene.member("w-1")
+    said = r"outside of the block: call it within `async with ShardMember\("
+    with pytest.raises(RuntimeError, match=rf"^wait_until\(\) waits .*{said}"):
+        await member.wait_until(lambda one: False, 1.0)
+    for leave in (False, True):
+        with pytest.raises(RuntimeError, match=rf"^wait_joined\(\) waits .*{said}"):
+            await member.wait_joined(1.0)
+        with pytest.raises(RuntimeError, match=rf"^wait_for_stop\(\) waits .*{said}"):
+            async with asyncio.timeout(1.0):
+                await member.wait_for_stop()
+        if not leave:
+            async with member:
+                assert not await member.wait_joined(0.1)
+    assert await member.wait_until(lambda one: one.state is MemberState.LEFT, 1.0)

@@ -102,7 +102,7 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
         ({"admins": None}, r"^admins: write URLs"),
         ({"admins": [A, 5]}, r"^admins: write URLs"),
         ({"admins": b"http://a:8080"}, r"^admins: write URLs"),
-        ({"token": 5}, r"^token: write a text"),
+        ({"token": 5}, r"^token: write a string"),
         ({"beat": "x"}, r"^beat 'x': write seconds, more than 0"),
         ({"timeout": None}, r"^timeout None: write seconds, more than 0"),
         ({"timeout": True}, r"^timeout True: write seconds, more than 0"),

@@ -52,7 +52,7 @@ async def test_what_is_right_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path:
     ("given", "words"),
     [
         ({"service": ""}, "service '': must have 1 to"),
-        ({"service": 5}, "service 5: write a text"),
+        ({"service": 5}, "service 5: write a string"),
         ({"worker_id": " a"}, "worker_id ' a': must not begin or end with white space"),
         ({"shard_count": 0}, "shard_count 0: write a whole number from 1 to 100000"),
         ({"shard_count": 100_001}, "shard_count 100001: write a whole number"),

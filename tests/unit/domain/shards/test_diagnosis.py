@@ -18,7 +18,7 @@ EVEN, MINIMAL = Allocation.EVEN, Allocation.MINIMAL_MOVE
 
 
 def said(driver: Driver) -> list[str]:
-    return explain(driver.state, driver.now)
+    return explain(driver.state, driver.now, driver.rules)
 
 
 def test_a_service_that_is_well_needs_no_sentence() -> None:
@@ -40,6 +40,7 @@ def test_before_the_first_generation_no_shard_has_a_member() -> None:
 def test_shards_of_one_that_has_left_wait_for_the_next_generation() -> None:
     driver = Driver().start("a", "b")
     driver.wait(8.0)
+    driver.report("a")
     driver.leave("b")
     left = driver.now
     driver.wait(1.0)
@@ -72,6 +73,7 @@ def test_the_share_of_one_that_is_away_waits_for_its_return(grace: float, silent
         driver.check()
     else:
         driver.wait(60.0)
+        driver.report("a")
         driver.leave("b")
     found = unowned_in(driver.state)
     assert found is not None
@@ -107,6 +109,43 @@ def test_a_generation_that_no_node_leads_or_activates_is_told() -> None:
         "generation 1 is pending since 2026-01-01T12:00:00Z: its leader node-7 has not activated it; another node "
         "begins the next one"
     ]
+
+
+def test_that_no_member_sends_heartbeats_is_told_once_their_lease_is_over() -> None:
+    driver = Driver(ShardRules(heartbeat_timeout_s=30.0)).start("a", "b")
+    driver.wait(8.0)
+    driver.report("a")
+    driver.wait(20.0)
+    assert said(driver) == [], "the lease of a is not over"
+    driver.wait(17.0)
+    assert said(driver) == [
+        "no member's heartbeat has arrived for 37 s: members stop their work when their lease is over (20 s), and "
+        "become inactive only when a node has listened for 30 s without one of theirs; check that nodes and members "
+        "reach the broker"
+    ]
+    driver.report("b")
+    assert said(driver) == []
+
+
+def test_silent_plain_members_have_no_lease_that_ends() -> None:
+    driver = Driver()
+    driver.register("a", None)
+    driver.activate()
+    driver.wait(20.0)
+    (sentence,) = said(driver)
+    assert sentence.startswith(
+        "no member's heartbeat has arrived for 22 s: members become inactive only when a node has listened "
+    )
+
+
+def test_members_that_are_away_are_not_said_to_be_silent() -> None:
+    driver = Driver()
+    driver.register("a", grace_s=90.0)
+    driver.activate()
+    driver.leave("a")
+    driver.wait(60.0)
+    (sentence,) = said(driver)
+    assert "a has left, and its share waits for its return" in sentence
 
 
 def test_a_second_process_under_an_id_is_told() -> None:

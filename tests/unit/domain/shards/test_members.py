@@ -8,7 +8,7 @@ import pytest
 
 from orchestrix.domain.shards import membership
 from orchestrix.domain.shards.members import MOST_MEMBERS
-from orchestrix.domain.shards.state import DEPARTURES_KEPT_S, MemberLeave
+from orchestrix.domain.shards.state import DEPARTURES_KEPT_S, GenerationChange, MemberLeave
 from tests.unit.domain.shards.cluster import Driver, seconds
 
 
@@ -356,3 +356,30 @@ def test_what_a_former_client_has_let_go_of_does_not_count_for_the_next_one(by: 
     assert driver.shards("a") == list(range(10))
     driver.report("a", [0, 1, 2, 3, 4], None, reply_to="zmq:02", via="n-2")
     assert driver.shards("a") == [0, 1, 2, 3, 4]
+
+
+def causes(driver: Driver) -> list[str]:
+    """Of the generations that the last events began."""
+    return [str(one.cause.kind) for one in driver.effects if isinstance(one, GenerationChange) and not one.members]
+
+
+def test_an_announced_leave_and_another_weight_are_told_apart() -> None:
+    driver = Driver().start("a", "b")
+    driver.report("a", weight=3)
+    assert causes(driver) == ["weight"]
+    driver.activate()
+    driver.report("a", weight=0)
+    assert causes(driver) == ["leaving"]
+
+
+def test_a_process_that_takes_the_place_of_one_that_leaves_is_its_replacement_and_has_a_share_again() -> None:
+    driver = Driver().start("a", "b")
+    driver.report("a", weight=0)
+    driver.activate()
+    assert driver.state.active is not None
+    assert driver.state.active.share("a").size == 0
+    driver.register("a", "i-2")
+    driver.leave("a")
+    assert causes(driver) == ["replaced"]
+    driver.activate()
+    assert driver.state.active.share("a").size == 5
