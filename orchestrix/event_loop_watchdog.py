@@ -7,8 +7,9 @@ import logging
 import sys
 import threading
 import traceback
+from pathlib import PurePath
 from types import CodeType, FrameType
-from typing import Final
+from typing import Final, Self
 
 from orchestrix.clock import SystemSource
 
@@ -18,14 +19,19 @@ _CLOCK: Final = SystemSource()
 BLOCKED_AFTER_S: Final = 1.0
 """Seconds that one callback may run before the loop counts as blocked."""
 CHECK_INTERVAL_S: Final = 0.25
-_LOOP: Final = ("asyncio", "contextvars")
-OURS: Final = ("orchestrix", "migrations")
+_NOT_THE_AUTHORS: Final = sys.stdlib_module_names | {"orchestrix", "migrations"}
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages: an author's own code is rarely there."""
+_ADVICE: Final = "await what takes long, or write a def, which runs in a thread"
+_ADVICE_IF_YOURS: Final = f"if a function of yours calls this, {_ADVICE}; else the machine is overloaded"
 
 
 class EventLoopWatchdog:
     """A thread that checks four times a second whether the loop has run since.
 
-    It measures by the machine's own clock: the watched code may have replaced every other.
+    It watches from `start` to `stop`, or to the end of its `with` block: `start` once the process is ready, because its
+    own start blocks the loop too, as does the import of an author's modules, and nothing waits for it then. It measures
+    by the machine's own clock: the watched code may have replaced every other.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -34,6 +40,12 @@ class EventLoopWatchdog:
         self._thread_id = 0
         self._over = threading.Event()
         self._logged: set[CodeType] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Begins with the loop's next iteration."""
@@ -63,31 +75,41 @@ class EventLoopWatchdog:
                 self._log_stall(stall_s, frame)
 
     def _log_stall(self, stall_s: float, frame: FrameType) -> None:
-        blocking = _blocking_frame(frame)
-        if blocking is None or blocking.f_code in self._logged:
+        called = _called_by_the_loop(frame)
+        if not called:
             return
-        self._logged.add(blocking.f_code)
-        where = f"{blocking.f_globals.get('__name__', '?')}.{blocking.f_code.co_qualname}"
-        stack = "".join(traceback.format_stack(frame, limit=30))
+        candidates, advice = _authors_frames(called)
+        first, innermost = candidates[0], candidates[-1]
+        if first.f_code in self._logged:  # by the first one: what it calls differs from one look to the next
+            return
+        self._logged.add(first.f_code)
         log.warning(
-            "%s blocked the event loop for %.1f s: await what takes long, or write a def, which runs in a thread",
-            where,
+            "%s:%d (%s) blocked the event loop for %.1f s: %s",
+            innermost.f_code.co_filename,
+            innermost.f_lineno,
+            innermost.f_code.co_qualname,
             stall_s,
-            extra={"stack": stack},
+            advice,
+            extra={"stack": "".join(traceback.format_stack(frame, limit=30))},
         )
 
 
-def _blocking_frame(frame: FrameType | None) -> FrameType | None:
-    """The outermost line of what the loop has called that is neither the library's nor the loop's; None while it only
-    waits."""
-    frames = []
+def _called_by_the_loop(frame: FrameType | None) -> list[FrameType]:
+    """The frames of the callback that the loop runs, outermost first; none while the loop itself runs, or waits."""
+    frames: list[FrameType] = []
     while frame is not None and not (_module(frame) == "asyncio" and frame.f_code.co_name == "_run"):
         frames.append(frame)
         frame = frame.f_back
-    if frame is None or not frames:
-        return None  # the loop itself runs, or waits
-    others = [one for one in reversed(frames) if _module(one) not in (*_LOOP, *OURS)]
-    return others[0] if others else frames[0]
+    return [] if frame is None else frames[::-1]
+
+
+def _authors_frames(called: list[FrameType]) -> tuple[list[FrameType], str]:
+    """Those of the author's own files and the advice for the author. Without any: those of installed packages, or all,
+    and an advice that leaves open whose fault it is.
+    """
+    others = [one for one in called if _module(one) not in _NOT_THE_AUTHORS]
+    own = [one for one in others if _INSTALLED.isdisjoint(PurePath(one.f_code.co_filename).parts)]
+    return (own, _ADVICE) if own else (others or called, _ADVICE_IF_YOURS)
 
 
 def _module(frame: FrameType) -> str:

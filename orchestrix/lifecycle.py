@@ -15,7 +15,6 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from orchestrix import clock, fork_safety
 from orchestrix.errors import RetryableError, StaleTermError
-from orchestrix.event_loop_watchdog import EventLoopWatchdog
 from orchestrix.quantities import counted
 
 P = ParamSpec("P")
@@ -161,12 +160,9 @@ def run_to_the_end(main: Coroutine[Any, Any, None]) -> None:
     runner = asyncio.Runner()
     runner.get_loop().set_default_executor(DaemonThreadPool())
     fork_safety.set_process_loop(runner.get_loop())
-    stalls = EventLoopWatchdog(runner.get_loop())
-    stalls.start()
     try:
         runner.run(main)
     finally:
-        stalls.stop()
         fork_safety.set_process_loop(None)
         if runner.run(_all_ended()):
             runner.close()

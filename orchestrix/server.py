@@ -35,6 +35,7 @@ from orchestrix.config import file
 from orchestrix.config.settings import Settings, load
 from orchestrix.development import development
 from orchestrix.errors import ConfigError, OrchestrixError
+from orchestrix.event_loop_watchdog import EventLoopWatchdog
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, settle_memory, stop_stage
 from orchestrix.node import Node, open_node
 from orchestrix.telemetry import exporters, local_store, log_events, tracing
@@ -297,7 +298,7 @@ async def _run(
     asyncio.get_running_loop().set_exception_handler(out_of_descriptors)
     service = DEV_SERVICE if worker is not None else node_service(node.context.roles)
     export_traces(node.context.settings, service, node.context.name, local_traces)
-    with StopSignals(last, stop) as signals:
+    with StopSignals(last, stop) as signals, EventLoopWatchdog(asyncio.get_running_loop()) as watchdog:
         server = _server(node, local_traces) if "api" in node.context.roles else None
         sockets = [listening(node.context.settings.http.host, ports)] if server is not None else []
         serving = asyncio.create_task(server.serve(sockets=sockets), name="http") if server is not None else None
@@ -306,7 +307,7 @@ async def _run(
         await port.start()
         await node.start()
         running = _running(node, sockets, broker_url)
-        beginning = asyncio.create_task(_begin(node, worker, lambda: ready(running)), name="begin")
+        beginning = asyncio.create_task(_begin(node, worker, watchdog, lambda: ready(running)), name="begin")
         try:
             await first_of(signals.stop, beginning)
         finally:
@@ -317,12 +318,15 @@ async def _run(
             await stop_stage("closing the monitoring port", port.stop(), STOP_TIMEOUT_S)
 
 
-async def _begin(node: Node, worker: DevWorker | None, ready: Callable[[], Awaitable[None]]) -> None:
+async def _begin(
+    node: Node, worker: DevWorker | None, watchdog: EventLoopWatchdog, ready: Callable[[], Awaitable[None]]
+) -> None:
     await node.begin()
     if worker is not None:
         await worker.start()
     await node.settled()
     settle_memory()
+    watchdog.start()  # the HTTP server, whose task is older, listens by now
     await ready()
 
 

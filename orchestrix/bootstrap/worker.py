@@ -22,6 +22,7 @@ from orchestrix.bootstrap.traces import WORKER_SERVICE, export_traces, stop_trac
 from orchestrix.broker.port import Broker
 from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
+from orchestrix.event_loop_watchdog import EventLoopWatchdog
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, Health, settle_memory, stop_stage
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
 from orchestrix.telemetry.metrics.catalogue import INFO
@@ -65,7 +66,10 @@ async def run_worker(
     port = MonitoringPort(settings, health)
     timeout_s = settings.worker.stop_timeout
     stop = process_stop or ProcessStop(log)
-    with StopSignals(lambda: log_cut_off(worker, ELSEWHERE), stop) as signals:
+    with (
+        StopSignals(lambda: log_cut_off(worker, ELSEWHERE), stop) as signals,
+        EventLoopWatchdog(asyncio.get_running_loop()) as watchdog,
+    ):
         gauge(INFO).keep({(WORKER, VERSION): 1})
         await port.start()
         await broker.start()
@@ -79,6 +83,7 @@ async def run_worker(
             health.started = True
             await broker.wait_connected()
             settle_memory()
+            watchdog.start()
             ready([*worker.queues, *(worker.jobs.queues if worker.jobs is not None else ())])
 
         beginning = asyncio.create_task(begin(), name="begin")

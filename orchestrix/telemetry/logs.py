@@ -34,8 +34,8 @@ _TALKATIVE: Final = (
 )
 _OWN_HANDLERS: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "sqlalchemy")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-_FOR_PROGRAMS: Final = ("span_id", "trace_flags")
-"""Fields that no person reads: the readable line leaves them out."""
+_FOR_PROGRAMS: Final = ("span_id", "trace_flags", "stack")
+"""Fields that no person reads on a terminal: the readable line leaves them out."""
 _COLOURS: Final = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 
 

@@ -273,11 +273,17 @@ async def stops(worker: WorkerUnderCheck) -> Verdict:
         return Verdict(rule, FAILED, f"it still reads {queue} after {worker.stop_timeout_s:g} s")
     await played.until(lambda: False, 0.3)  # what was on its way
     done = [one for one in sent if played.answers(one)]
-    back = played.waiting(queue)
-    if (lost := len(sent) - len(done) - back) > 0:
-        what = f"{counted(lost, 'command')} of {len(sent)} are lost: they were acknowledged before their event"
+    return stop_verdict(len(sent), len(done), played.waiting(queue))
+
+
+def stop_verdict(sent: int, answered: int, back: int) -> Verdict:
+    """Of so many commands that were sent, what was answered and what is back in the queue: one may be both."""
+    rule = "graceful stop"
+    if (lost := sent - answered - back) > 0:
+        what = f"{counted(lost, 'command')} of {sent} are lost: they were acknowledged before their event"
         return Verdict(rule, FAILED, what)
-    return Verdict(rule, PASSED, f"{len(done)} of {len(sent)} answered, {back} back in the queue, none lost")
+    both = f" ({-lost} answered and not acknowledged)" if lost else ""
+    return Verdict(rule, PASSED, f"{answered} of {sent} answered, {back} back in the queue{both}, none lost")
 
 
 async def acknowledges(worker: WorkerUnderCheck) -> Verdict:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import pytest
 
 from orchestrix import Command, Context, event_loop_watchdog
 from orchestrix.event_loop_watchdog import EventLoopWatchdog
+from orchestrix.telemetry.logs import JsonFormatter, PrettyFormatter
 from orchestrix.worker.context import LOGGER
 from orchestrix.worker.module_loader import load_modules
 from tests.support import eventually
@@ -181,4 +184,52 @@ async def test_who_blocks_the_loop_is_named_once(
     finally:
         watch.stop()
     (line,) = [one for one in caplog.records if "blocked the event loop" in one.message]
-    assert "blocks" in vars(line)["stack"]
+    code = blocks.__code__
+    assert re.match(rf"{re.escape(__file__)}:(\d+) \({re.escape(code.co_qualname)}\) blocked ", line.message)
+    assert line.message.endswith(": await what takes long, or write a def, which runs in a thread")
+    assert "in acquire\n" in vars(line)["stack"]  # of the standard library
+    pretty = PrettyFormatter(False, True).format(line)
+    assert (len(pretty.splitlines()), "stack" in pretty, pretty.endswith(line.message)) == (1, False, True)
+    assert json.loads(JsonFormatter("n1", "dev").format(line))["stack"] == vars(line)["stack"]
+
+
+def frames_of(*files: tuple[str, str]) -> list[FrameType]:
+    """Frames of functions in those (module, file), each called by the one before."""
+    found: list[FrameType] = []
+
+    def last() -> None:
+        frame = sys._getframe(1)
+        for _ in files:
+            found.insert(0, frame)
+            assert frame.f_back is not None
+            frame = frame.f_back
+
+    call: Callable[[], None] = last
+    for module, file in reversed(files):
+        space: dict[str, Any] = {"__name__": module, "call": call}
+        exec(compile(f"def of_{module.replace('.', '_')}():\n    call()\n", file, "exec"), space)
+        call = space[f"of_{module.replace('.', '_')}"]
+    call()
+    return found
+
+
+BASE, PACKAGE = ("asyncio.events", "/lib/asyncio/events.py"), ("pydantic.main", "/v/site-packages/pydantic/main.py")
+LIBRARY, AUTHOR = ("orchestrix.api.app", "/v/site-packages/orchestrix/api/app.py"), ("shop.steps", "/app/shop/steps.py")
+
+
+@pytest.mark.parametrize(
+    ("called", "first", "named", "is_the_authors"),
+    [
+        ([BASE, LIBRARY, AUTHOR, ("shop.parse", "/app/parse.py"), PACKAGE, ("json", "/lib/json.py")], 2, 3, True),
+        ([LIBRARY, AUTHOR, LIBRARY, PACKAGE], 1, 1, True),  # the author calls the library
+        ([BASE, LIBRARY, PACKAGE, ("json", "/lib/json.py")], 2, 2, False),
+        ([BASE, LIBRARY, ("pathlib", "/lib/pathlib.py")], 0, 2, False),
+    ],
+)
+def test_the_innermost_line_of_the_author_is_named(
+    called: list[tuple[str, str]], first: int, named: int, is_the_authors: bool
+) -> None:
+    frames = frames_of(*called)
+    found, advice = event_loop_watchdog._authors_frames(frames)
+    assert (frames.index(found[0]), frames.index(found[-1])) == (first, named)
+    assert advice.startswith("if a function of yours") is not is_the_authors
