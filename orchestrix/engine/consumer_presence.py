@@ -28,8 +28,8 @@ ANSWER_PATH: Final = ""
 class ConsumerPresence:
     """Checks now and then, so that a deadline knows for how long no worker could have read a command, or answered it.
 
-    A queue that could not be checked counts as one without consumer. Nothing is checked without a broker: then no
-    time passes for a step anyhow. `now` is the database's time.
+    A queue that could not be checked counts as one without consumer for deadlines, and is not in the metrics. Nothing
+    is checked without a broker: then no time passes for a step anyhow. `now` is the database's time.
     """
 
     def __init__(self, broker: Broker, commands: Callable[[], Iterable[str]], now: Callable[[], datetime]) -> None:
@@ -74,13 +74,16 @@ class ConsumerPresence:
             link = self._link
             commands = sorted(self._commands())
             heard = await asyncio.gather(*map(self._count, commands))
-            for command, (messages, consumers) in zip(commands, heard, strict=True):
+            counted = {command: count for command, count in zip(commands, heard, strict=True) if count is not None}
+            for command in commands:
+                messages, consumers = counted.get(command, (0, 0))
                 self._note_consumers(command, consumers > 0)
                 if messages:
                     self._waiting[command] = self._now()
-            # As a whole: those of queues that no saga has any more are gone, and a scrape sees all of one check.
-            self._messages = {command: messages for command, (messages, _) in zip(commands, heard, strict=True)}
-            self._consumers = {command: consumers for command, (_, consumers) in zip(commands, heard, strict=True)}
+            # As a whole: those of queues that no saga has any more are gone, and a scrape sees all of one check. The
+            # metrics have no value of a queue that could not be checked: 0 consumers would be an alert.
+            self._messages = {command: messages for command, (messages, _) in counted.items()}
+            self._consumers = {command: consumers for command, (_, consumers) in counted.items()}
             self._note_consumers(
                 ANSWER_PATH, await accepts_messages(self._broker)
             )  # last, for the others may take seconds
@@ -133,13 +136,13 @@ class ConsumerPresence:
     def _total(self) -> Values:
         return {(): sum(self._messages.values())} if self._broker.state is LinkState.UP else {}
 
-    async def _count(self, command: str) -> tuple[int, int]:
-        """(messages, consumers), zero of both where the queue cannot be checked."""
+    async def _count(self, command: str) -> tuple[int, int] | None:
+        """(messages, consumers), zero of both where there is no such queue; None where it cannot be checked."""
         try:
             async with self._slots:
                 return await self._broker.message_count(command) or (0, 0)
         except RetryableError:
-            return 0, 0
+            return None
 
     def _link_up(self, generation: int) -> None:
         self._link, self._refreshed_at = generation, None

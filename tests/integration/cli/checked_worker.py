@@ -39,6 +39,8 @@ def place(command: dict[str, Any]) -> pathlib.Path:
 
 def do(channel: Any, redelivered: bool, command: dict[str, Any]) -> None:
     """The step."""
+    if command["effectKey"] in undone:
+        return None
     attempts = command["attempt"], command["id"]
     latest[command["appId"]] = max(attempts, before.get(command["appId"], attempts))[1]
     before[command["appId"]] = max(attempts, before.get(command["appId"], attempts))
@@ -68,10 +70,13 @@ def undo(channel: Any, command: dict[str, Any]) -> None:
                 one.unlink()
     elif FAULT != "undoes nothing":
         place(command).unlink(missing_ok=True)
+    if FAULT == "drops what is undone":  # which the contract allows
+        undone.add(command["effectKey"])
     tell(channel, "evt.appUnregistered", command)
 
 
 before: dict[int, tuple[int, str]] = {}
+undone: set[str] = set()
 
 
 def work(channel: Any, delivery: Any, _properties: Any, body: bytes) -> None:

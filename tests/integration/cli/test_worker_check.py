@@ -66,6 +66,33 @@ def test_a_fault_is_named(processes: Processes, fault: str) -> None:
         assert named == FAULTS[fault], found
 
 
+def test_what_only_an_option_can_show_is_skipped_without_it(processes: Processes) -> None:
+    line = f"{sys.executable} {WORKER} {{url}} 'drops what is undone'"
+    code, found, _ = verdicts(processes, "--start", line, "--timeout", "3", "--stop-timeout", "4")
+    skipped = {rule: detail for rule, (status, detail) in found.items() if status == "skip"}
+    options = {
+        "redelivery": "give --failing",
+        "stale command": "give --effect",
+        "undo by effectKey": "give --effect",
+        "slow work": "give --slow",
+    }
+    assert (code, skipped.keys()) == (0, options.keys()), found
+    assert all(option in skipped[rule] for rule, option in options.items()), skipped
+    assert {status for rule, (status, _) in found.items() if rule not in options} == {"ok"}, found
+
+
+@pytest.mark.parametrize(("fault", "rule"), [("is sure", "redelivery"), ("undoes nothing", "undo by effectKey")])
+def test_a_fault_that_only_an_option_shows_is_no_ok_without_it(processes: Processes, fault: str, rule: str) -> None:
+    line = f"{sys.executable} {WORKER} {{url}} '{fault}'"
+    _, found, _ = verdicts(processes, "--start", line, "--timeout", "3", "--stop-timeout", "4")
+    assert found[rule][0] == "skip", found
+
+
+def test_who_may_drop_what_is_undone_passes(processes: Processes) -> None:
+    code, found = checked(processes, "drops what is undone")
+    assert (code, {status for status, _ in found.values()}) == (0, {"ok"}), found
+
+
 def test_the_readmes_worker_passes(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "registrar.py").write_text(block(README, "python", "import pika"))
     code, found, said = verdicts(

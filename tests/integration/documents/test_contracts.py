@@ -27,6 +27,22 @@ def test_each_option_of_the_check_has_its_row() -> None:
     assert options - set(re.findall(r"`?(--[a-z-]+)", CONTRACTS.read_text())) == {"--port"}
 
 
+def test_each_rule_that_needs_an_option_is_named_beside_it() -> None:
+    functions = re.split(r"\n(?=async def )", Path(str(worker_rules.__file__)).read_text())
+    section = CONTRACTS.read_text().partition("## worker-check")[2].partition("## executor-check")[0]
+    asked = {
+        (option, rule)
+        for rule, function in worker_rules.RULES.items()
+        for one in functions
+        if one.startswith(f"async def {function.__name__}(")
+        for option in re.findall(r"give (--[a-z-]+)", one)
+    }
+    assert {rule for _, rule in asked} == {"redelivery", "undo by effectKey", "slow work"}
+    for option, rule in asked:
+        row = next(line for line in section.splitlines() if line.startswith("|") and f"`{option}" in line)
+        assert f"`{rule}`" in row
+
+
 def test_each_option_that_a_verdict_asks_for_is_there() -> None:
     for check, rules in ((WORKER_CHECK, worker_rules), (EXECUTOR_CHECK, executor_rules)):
         options = {flag for one in check.flat for flag in one.flags}

@@ -27,7 +27,7 @@ SOONER = NOW - timedelta(hours=1)
 class Queues:
     """A broker that is asked for its queues alone. `hearers` is how many each has, None for one that is not there.
 
-    While it `is_full` it takes no messages.
+    Those in `unseen` cannot be looked at. While it `is_full` it takes no messages.
     """
 
     state = LinkState.UP
@@ -37,6 +37,7 @@ class Queues:
         self.is_full = False
         self.hearers: dict[str, int | None] = {"cmd.a": 1, "cmd.b": 1}
         self.away = False
+        self.unseen: set[str] = set()
         self.asked = 0
         self.hooks: list[Any] = []
         self.answers = asyncio.Event()
@@ -51,7 +52,7 @@ class Queues:
 
     async def message_count(self, queue: str) -> tuple[int, int] | None:
         self.asked += 1
-        if self.away:
+        if self.away or queue in self.unseen:
             raise Unavailable("the link is down")
         found = self.hearers[queue]
         self.at_once += 1
@@ -114,6 +115,20 @@ async def test_queues_that_no_saga_has_any_more_are_not_in_the_metrics(seen: See
     assert PROCESS.values(COMMAND_MESSAGES) == {(): 7}
     await seen.audience.stop()
     assert PROCESS.values(COMMAND_CONSUMERS) == PROCESS.values(COMMAND_MESSAGES) == {}
+
+
+async def test_a_queue_that_could_not_be_looked_at_is_not_in_the_metrics(seen: Seen) -> None:
+    await seen.audience.start()
+    seen.queues.hearers["cmd.b"] = None
+    await seen.look()
+    assert PROCESS.values(COMMAND_CONSUMERS) == {("cmd.a",): 1, ("cmd.b",): 0}, "a queue that is not there has none"
+    seen.queues.unseen = {"cmd.a"}
+    assert await seen.look() == [None, None], "no time of a deadline passes meanwhile"
+    assert PROCESS.values(COMMAND_CONSUMERS) == {("cmd.b",): 0}, "0 consumers would be a false alert"
+    seen.queues.unseen = set()
+    await seen.look()
+    assert PROCESS.values(COMMAND_CONSUMERS) == {("cmd.a",): 1, ("cmd.b",): 0}
+    await seen.audience.stop()
 
 
 async def test_the_way_back_is_open_from_when_the_broker_was_seen_to_take_messages_again(seen: Seen) -> None:
