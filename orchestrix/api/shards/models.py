@@ -79,6 +79,25 @@ class GenerationBody(Answer):
         )
 
 
+class PastGenerationBody(GenerationBody):
+    """One generation of the history of a service."""
+
+    shard_count_before: int | None = Field(
+        examples=[1000],
+        description="That of the active generation before; null until this one is active, and where none is kept. A "
+        "generation can have another shard count whatever its `cause` is, which is the first change of its window.",
+    )
+
+    @classmethod
+    def made(cls, one: GenerationRecord) -> Self:
+        """The generation of that row."""
+        known = one.activated_at is not None
+        return cls.of(
+            GenerationBody.made(one),
+            shard_count_before=one.shard_count_before if known else None,
+        )
+
+
 class ServiceItem(Answer):
     """A service of shards as a whole."""
 
@@ -232,7 +251,7 @@ class ServiceBody(Answer):
         description="What keeps shards from the members whose share they are, a sentence each, and that "
         "no member sends heartbeats; none if all is well.",
     )
-    history: list[GenerationBody] = Field(description="Its generations, the newest first.")
+    history: list[PastGenerationBody] = Field(description="Its generations, the newest first.")
     next_cursor: str | None = Field(
         description="For `cursor` of the next call, which shows older ones; null at the end."
     )
@@ -265,7 +284,7 @@ class ServiceBody(Answer):
                 for one, waits in sorted(members, key=lambda pair: (pair[0].worker_id, pair[1]))
             ],
             why=explain(service, now, rules),
-            history=[GenerationBody.made(one) for one in history],
+            history=[PastGenerationBody.made(one) for one in history],
             next_cursor=cursor,
         )
 

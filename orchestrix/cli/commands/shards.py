@@ -144,7 +144,10 @@ def _cause(generation: Document) -> str:
 
 
 def _generation(one: Document) -> Document:
-    return {**one, "cause": _cause(one)}
+    """With the shard count before, where it has changed: the cause is only the first change of a window."""
+    count, before = one["shardCount"], one.get("shardCountBefore")
+    shards = count if before in (None, count) else f"{count:,} (was {before:,})"
+    return {**one, "cause": _cause(one), "shardCount": shards}
 
 
 def _shards_of(member: Document) -> MemberShards:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, Row, and_, delete, insert, select, update
+from sqlalchemy import Column, Row, ScalarSelect, and_, delete, insert, select, update
 
 from orchestrix.domain.shards.generations import (
     Cause,
@@ -32,7 +32,10 @@ _OF_HISTORY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """One generation of a service's history; `shard_count`, `members` and `moved` are known from its activation on."""
+    """One generation of a service's history; `shard_count`, `members` and `moved` are known from its activation on.
+
+    `shard_count_before` is that of the active generation before it; `history` alone reads it. None where none is kept.
+    """
 
     number: int
     state: str
@@ -46,6 +49,7 @@ class GenerationRecord:
     members: int
     moved: int
     closes_at: datetime
+    shard_count_before: int | None = None
 
 
 async def acquire_leader_lock(tx: Transaction, node_id: str, now: datetime, limit: int = 100) -> list[tuple[str, int]]:
@@ -141,7 +145,7 @@ async def history(
 ) -> list[GenerationRecord]:
     """The generations of a service, the newest first; those with numbers below `before`, if that is given."""
     where = [generations.c.service == service, *([] if before is None else [generations.c.number < before])]
-    query = select(*_history_columns()).where(*where).order_by(generations.c.number.desc())
+    query = select(*_history_columns(), _count_before()).where(*where).order_by(generations.c.number.desc())
     return [GenerationRecord(*row) for row in await connection.execute(query.limit(limit))]
 
 
@@ -163,6 +167,14 @@ async def prune(tx: Transaction, before: datetime) -> int:
 
 def _history_columns() -> list[Column[Any]]:
     return [generations.c[name] for name in _OF_HISTORY]
+
+
+def _count_before() -> ScalarSelect[int]:
+    """The shard count of the newest generation before that was active."""
+    former = generations.alias("former").c
+    is_former = former.service == generations.c.service, former.number < generations.c.number
+    query = select(former.shard_count).where(*is_former, former.activated_at.is_not(None))
+    return query.order_by(former.number.desc()).limit(1).correlate(generations).scalar_subquery()
 
 
 def _live(state: ShardService) -> list[Generation]:

@@ -151,6 +151,9 @@ async def test_what_is_read_is_what_was_computed(database: Database, seed: int) 
     async with database.read() as connection:
         past = await generations.history(connection, SERVICE)
     assert [one.number for one in past] == list(range(state.number, 0, -1))
+    counts = {one.number: one.shard_count for one in reversed(past) if one.activated_at is not None}
+    for one in past:
+        assert one.shard_count_before == next((counts[n] for n in range(one.number - 1, 0, -1) if n in counts), None)
     live = {one.state for one in past if one.state != "superseded"}
     assert live == {str(one.state) for one in (state.active, state.pending) if one is not None}
 
@@ -385,6 +388,19 @@ async def test_a_service_whose_last_member_leaves_goes_to_a_generation_without_a
         (latest, first) = await generations.history(connection, SERVICE)
     assert (latest.state, latest.cause, latest.cause_worker, latest.moved) == ("active", "left", "worker-1", 0)
     assert (first.state, first.cause, first.members) == ("superseded", "joined", 1)
+
+
+async def test_the_history_has_the_shard_count_before(database: Database) -> None:
+    await activated(database, "worker-1")
+    await transact(database, [registration("worker-1", seq=2, shard_count=12)])
+    async with database.begin() as tx:
+        await generations.acquire_leader_lock(tx, "node-1", database.now())
+    await transact(database, [ServiceCheck("node-1", database.now())], after_s=6.0)
+    async with database.read() as connection:
+        past = await generations.history(connection, SERVICE)
+        (newest,) = await generations.history(connection, SERVICE, limit=1)
+    assert [(one.shard_count, one.shard_count_before) for one in past] == [(12, 10), (10, None)]
+    assert newest == past[0]
 
 
 async def test_superseded_generations_are_deleted_in_time(database: Database) -> None:

@@ -82,7 +82,7 @@ async def test_a_service_with_its_members_and_what_each_has(world: World) -> Non
     assert (one["generation"], one["shardCount"], one["revoking"], one["away"]) == (0, 10, [], None)
     assert len(one["epochs"]) == 1
     assert (found["unowned"], found["why"], found["pending"], found["nextCursor"]) == (None, [], None, None)
-    assert found["history"] == [active]
+    assert found["history"] == [{**active, "shardCountBefore": None}]
 
 
 async def test_the_rule_of_the_nodes_is_shown(world: World) -> None:

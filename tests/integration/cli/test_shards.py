@@ -144,6 +144,21 @@ async def test_the_history_goes_on_by_its_cursor(world: World, type_in: Type) ->
     assert ([one["number"] for one in found["items"]], found["nextCursor"]) == ([4, 3, 2, 1], None)
 
 
+async def test_another_shard_count_is_named_whatever_began_the_generation(world: World, type_in: Type) -> None:
+    await activated(world.database, "w-1")
+    await changed(world, registration("w-2"), registration("w-1", seq=2, shard_count=12))
+    await changed(world, registration("w-3", shard_count=12))
+    table = [" ".join(line) for line in words(await type_in("history", "orders"))[1:]]
+    assert table[0].startswith("3 active joined w-3 12 3 ")
+    assert table[1].startswith("2 superseded joined w-2 12 (was 10) 2 ")
+    assert table[2].startswith("1 superseded joined w-1 10 1 ")
+    found = (await type_in("history", "orders", "--limit", "2", "-o", "json")).json["items"]
+    assert [(one["shardCount"], one["shardCountBefore"]) for one in found] == [(12, 12), (12, 10)]
+    await transact(world.database, [registration("w-4", shard_count=12)])
+    found = (await type_in("history", "orders", "-o", "json")).json["items"]
+    assert [one["shardCountBefore"] for one in found] == [None, 12, 10, None]
+
+
 # What if.
 
 

@@ -143,3 +143,10 @@ def test_links_lead_somewhere() -> None:
     links = set(re.findall(r"\]\(([\w.-]+\.md)", TEXT))
     assert "shard-members.md" in links
     assert {one for one in links if not (PAGE.parent / one).exists()} == set()
+
+
+def test_the_opening_of_plain_clients_says_what_a_node_needs_beyond_loopback() -> None:
+    opening = (PAGE.parent / "shards-plain-clients.md").read_text("utf-8").partition("\n## ")[0]
+    example, _, after = opening.partition("SHARD_COORDINATOR_BIND_HOST=tcp://127.0.0.1 orchestrix dev")
+    assert example
+    assert "only with the keys of [CURVE](#who-may-connect), or with `ORCHESTRIX_SHARDS__ZMQ_AUTH=none`" in after
