@@ -21,6 +21,7 @@ from orchestrix.engine.starter import SagaStarter
 from orchestrix.engine.step_starts import QueueProgress, StepStartListener
 from orchestrix.engine.timers import SagaTimers
 from orchestrix.lifecycle import Loop, Service, WakeSignal
+from orchestrix.outbox import saga_metrics
 from orchestrix.outbox.relay import OutboxRelay
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
 
@@ -66,6 +67,7 @@ def assemble_engine(
     node: NodeContext, relay: OutboxRelay, jobs: JobSteps, phase: Callable[[], str | None]
 ) -> NodeEngine:
     """The parts; nothing of them runs yet. `phase` as in `SagaExplainer`."""
+    saga_metrics.begin(saga.name for saga in node.catalog)
     database, broker, catalog, silent = node.database, node.broker, node.catalog, node.settings.jobs.silent
     limits = SilenceLimits(silent, node.settings.registry.dead)
     changes = SagaChangeNotifier(database)

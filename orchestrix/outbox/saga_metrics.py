@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from orchestrix.broker.topology import EVENTS
@@ -24,7 +24,7 @@ from orchestrix.telemetry.metrics.catalogue import (
     SAGA_STEP_RETRIES,
     SUCCEEDED,
 )
-from orchestrix.telemetry.metrics.instruments import counter, histogram
+from orchestrix.telemetry.metrics.instruments import NAME_LIMIT, OTHER, counter, histogram
 from orchestrix.telemetry.trace_context import TraceContext
 
 _started, _completed, _duration = counter(SAGA_STARTED), counter(SAGA_COMPLETED), histogram(SAGA_DURATION)
@@ -34,6 +34,21 @@ _handling = histogram(PROCESS_DURATION).at(EVENTS, "")
 _GOOD: Final = (STEP_SUCCEEDED, STEP_UNDONE)
 
 
+def begin(sagas: Iterable[str]) -> None:
+    """Shows 0 ends of each of these sagas: a rate sees the first one only if there was a value before it.
+
+    Where there are more names than a process keeps apart, none is taken for a saga that is perhaps never started.
+    """
+    names = set(sagas)
+    for saga in sorted(names) if len(names) <= NAME_LIMIT else (OTHER,):
+        _show_ends(saga)
+
+
+def _show_ends(saga: str) -> None:
+    for outcome in (COMPLETED, FAILED):
+        _completed.at(saga, outcome)
+
+
 def changed(
     before: Instance | None, after: Instance, history: Sequence[StateChange], context: TraceContext | None
 ) -> None:
@@ -41,6 +56,7 @@ def changed(
     saga, first = after.saga, history[0]
     if first.kind == CREATED:
         _started.at(saga).add()
+        _show_ends(saga)  # it may be one that this process did not know at its begin
     elif before is not None and first.step is not None and first.kind in ENDS_OF_TRIES:
         sent = before.sending or before.updated_at
         outcome = SUCCEEDED if first.kind in _GOOD else FAILED

@@ -45,6 +45,8 @@ async def _check(url: str, arguments: argparse.Namespace, payload: Any, slow: An
             if process is not None:
                 await process.start()
             if not await node.reached(node.timeout_s):
+                if process is not None:
+                    process.raise_failure()
                 ended = process.explain_end() if process is not None else ""
                 raise Unavailable(f"no executor answers at {url}{ended}")
             executor = rules.ExecutorUnderCheck(node, process, arguments.handler, payload, slow, arguments.stop_timeout)
@@ -60,11 +62,15 @@ async def _check(url: str, arguments: argparse.Namespace, payload: Any, slow: An
 
 
 async def _verdict(name: str, rule: Any, executor: Any) -> Verdict:
-    """That of the rule; an executor that does not answer breaks it."""
+    """That of the rule; an executor that does not answer breaks it. Raises `ConfigError` where it could not be started
+    again meanwhile.
+    """
     try:
         verdict: Verdict = await rule(executor)
     except Unavailable as error:
-        return Verdict(name, FAILED, str(error))
+        verdict = Verdict(name, FAILED, str(error))
+    if executor.process is not None:
+        executor.process.raise_failure()
     return verdict
 
 

@@ -72,14 +72,22 @@ async def _check(catalog: Catalog, owner: MessageOwner, arguments: argparse.Name
             worker = rules.WorkerUnderCheck(
                 played, process, effect, failing, slow, left, arguments.stop_timeout, _ask_to_stop
             )
-            found.append(await rules.answers(worker))
+            found.append(await _verdict(rules.answers, worker))
             if found[0].status == PASSED:
-                found += [await rule(worker) for rule in rules.RULES.values()]
+                found += [await _verdict(rule, worker) for rule in rules.RULES.values()]
             else:
                 found += [Verdict(name, SKIPPED, "it answers nothing as it should") for name in rules.RULES]
         finally:
             if process is not None:
                 await process.close()
+
+
+async def _verdict(rule: Any, worker: Any) -> Verdict:
+    """That of the rule. Raises `ConfigError` where the worker could not be started again meanwhile."""
+    verdict: Verdict = await rule(worker)
+    if worker.process is not None:
+        worker.process.raise_failure()
+    return verdict
 
 
 async def _begin(played: Any, process: Any, owner: MessageOwner) -> None:
@@ -91,6 +99,8 @@ async def _begin(played: Any, process: Any, owner: MessageOwner) -> None:
         _say(f"waiting for a worker that reads {owner.order.command}; Ctrl-C ends")
     end = asyncio.get_running_loop().time() + (READ_TIMEOUT_S if process is None else played.timeout_s)
     while not await played.readers():
+        if process is not None:
+            process.raise_failure()
         if asyncio.get_running_loop().time() > end:
             ended = process.explain_end() if process is not None else ""
             raise ConfigError(f"no worker has come to read {owner.order.command} at {played.url}{ended}")

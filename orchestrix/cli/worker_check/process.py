@@ -32,6 +32,7 @@ class CheckedProcess:
         self.ends = 0
         """How often it has ended by itself."""
         self._exit_code = 0
+        self._failure: ConfigError | None = None
 
     def explain_end(self) -> str:
         """That it has ended by itself, to be put behind an error; nothing where it has not."""
@@ -45,6 +46,13 @@ class CheckedProcess:
         """Starts it. Raises `ConfigError` where there is no such program."""
         await self._spawn()
         self._watching = asyncio.create_task(self._watch(), name="worker under check")
+
+    def raise_failure(self) -> None:
+        """Raises `ConfigError` where it has ended by itself and could not be started again: verdicts of what came after
+        that would be wrong.
+        """
+        if self._failure is not None:
+            raise self._failure
 
     async def stop(self, timeout_s: float) -> int | None:
         """Sends SIGTERM; its exit code, or None if it has not ended within the time."""
@@ -90,7 +98,11 @@ class CheckedProcess:
             self._exit_code = await self._process.wait()
             self.ends += 1
             await asyncio.sleep(min(2.0, 0.2 * self.ends))
-            await self._spawn()
+            try:
+                await self._spawn()
+            except ConfigError as error:
+                self._failure = ConfigError(f"{error}{self.explain_end()}")
+                return
 
 
 class EffectProbe:

@@ -127,6 +127,19 @@ def test_who_does_not_come_or_answers_nothing(processes: Processes) -> None:
     assert "Traceback" not in nothing.stderr
 
 
+def test_a_worker_that_cannot_be_started_again_ends_the_check(processes: Processes, tmp_path: Path) -> None:
+    once = tmp_path / "once.sh"  # it is gone when it has ended
+    once.write_text(f"#!/bin/sh\nrm '{once}'\nexec {sys.executable} {WORKER} \"$1\" 'dies of poison'\n")
+    once.chmod(0o755)
+    ended = processes.run(
+        "worker-check", "cmd.registerApp", "--start", f"{once} {{url}}", "--timeout", "2", env=SERVICE, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    sentence = f"error: --start: {once} cannot be started: No such file or directory: what --start began has ended"
+    assert sentence in ended.stderr
+    assert "never retrieved" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
+from orchestrix.config.settings import Settings
 from orchestrix.telemetry.metrics.catalogue import CATALOGUE
 from orchestrix.telemetry.metrics.exposition import render
-from tests.documents import MONITORING, ROOT
+from tests.documents import MONITORING, OBSERVABILITY, ROOT
 from tests.integration.metrics import situations
 from tests.monitoring.alerts import ALERTS, Alert
 from tests.monitoring.dashboard import ROWS, dashboard
 from tests.servers.tools import PROMTOOL
 
 RULES: Final = MONITORING / "rules.yml"
+OPERATIONS: Final = ROOT / "docs" / "operations.md"
 INTERVAL: Final = "15s"
 
 
@@ -193,6 +196,22 @@ def test_prometheus_takes_the_rules() -> None:
     done = PROMTOOL.run("check", "rules", str(RULES))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(ALERTS)} rules found" in done.stdout
+
+
+def test_prometheus_takes_the_example_of_what_to_scrape() -> None:
+    example = MONITORING / "prometheus.example.yml"
+    done = PROMTOOL.run("check", "config", str(example))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(ALERTS)} rules found" in done.stdout, "the rules beside it are found"
+    text = example.read_text()
+    jobs = re.findall(r"job_name: (\S+)\n    static_configs:\n      - targets: \[(.+)\]", text)
+    assert [name for name, _ in jobs] == ["orchestrix-nodes", "orchestrix-workers"]
+    assert "metrics_path" not in text, "the default, /metrics, is where it is"
+    assert f":{Settings().http.port}" in jobs[0][1]
+    for variable in re.findall(r"ORCHESTRIX_[A-Z_]+", text):
+        assert f"`{variable}`" in OPERATIONS.read_text()
+    for page in (ROOT / "deploy" / "README.md", OBSERVABILITY):
+        assert example.name in page.read_text()
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -20,8 +21,9 @@ from orchestrix.telemetry.metrics import catalogue
 from orchestrix.telemetry.metrics.catalogue import CATALOGUE
 from orchestrix.telemetry.metrics.definitions import Kind
 from orchestrix.telemetry.metrics.exposition import render
-from orchestrix.telemetry.metrics.instruments import OTHER, SERIES_LIMIT, Registry
+from orchestrix.telemetry.metrics.instruments import NAME_LIMIT, OTHER, SERIES_LIMIT, Registry
 from orchestrix.telemetry.trace_context import TraceContext
+from tests.integration.metrics import situations
 from tests.unit.orchestration.test_saga_log import BEFORE, ROW
 
 SAGAS, STEPS = 50, 4
@@ -92,6 +94,7 @@ def all_else(registry: Registry, names: int) -> None:
 
 
 def test_fifty_sagas_are_at_most_two_thousand_series(registry: Registry) -> None:
+    saga_metrics.begin(f"saga-{number}" for number in range(SAGAS))
     for number in range(SAGAS):
         life(f"saga-{number}")
     all_else(registry, 200)
@@ -102,6 +105,34 @@ def test_fifty_sagas_are_at_most_two_thousand_series(registry: Registry) -> None
     assert len(sagas) == SAGAS, "each of them is seen"
     assert len([one for one in found if one.startswith("saga_duration_seconds_count")]) == SAGAS
     assert any(OTHER in one for one in found), "what came later is other"
+
+
+def ends(*sagas: str) -> dict[tuple[str, str], int]:
+    """No end of these sagas yet."""
+    return {(saga, outcome): 0 for saga in sagas for outcome in (catalogue.COMPLETED, catalogue.FAILED)}
+
+
+async def test_a_node_shows_that_no_saga_has_ended_before_any_is_started(registry: Registry, tmp_path: Path) -> None:
+    async with situations.running(tmp_path) as (_, client):
+        shown = situations.samples((await client.get("/metrics")).text)
+        assert shown, "it can be scraped"
+        assert registry.values(catalogue.SAGA_STARTED) == {}
+        assert registry.values(catalogue.SAGA_COMPLETED) == ends("app")
+
+
+def test_a_saga_that_was_not_known_at_the_begin_shows_no_end_from_its_start_on(registry: Registry) -> None:
+    saga_metrics.begin(["known"])
+    created = replace(ROW, kind=CREATED, step=None)
+    saga_log.changed(None, moved(replace(BEFORE, saga="stored"), created))
+    assert registry.values(catalogue.SAGA_COMPLETED) == ends("known", "stored")
+
+
+def test_sagas_that_are_not_started_take_no_names_from_those_that_are(registry: Registry) -> None:
+    saga_metrics.begin(f"idle-{number}" for number in range(NAME_LIMIT + 1))
+    assert registry.values(catalogue.SAGA_COMPLETED) == ends(OTHER)
+    life("busy")
+    found = registry.values(catalogue.SAGA_COMPLETED)
+    assert found == ends(OTHER) | {("busy", catalogue.COMPLETED): 1, ("busy", catalogue.FAILED): 1}
 
 
 def test_nothing_that_is_counted_is_lost_by_the_limits(registry: Registry) -> None:
