@@ -58,6 +58,8 @@ LONGEST: Final = ("breakable servers", "jobs in storms", "crash points of jobs",
 WAITING: Final = (
     "tests/acceptance/",
     "tests/fault/",
+    "tests/integration/cli/test_executor_check.py",
+    "tests/integration/cli/test_worker_check.py",
     "tests/integration/cluster/",
     "tests/integration/jobs/",
     "tests/integration/orchestration/",
