@@ -231,7 +231,7 @@ def test_one_that_ends_is_no_reason_for_others_to_end(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("start", [*WAITING, *BUSIEST[1:], *BY_FILE])
 def test_there_are_such_tests(start: str) -> None:
-    assert list((ROOT / start).glob("test_*.py"))
+    assert (ROOT / start).is_file() or list((ROOT / start).glob("test_*.py"))
 
 
 def test_what_ends_its_process_is_run_once_and_the_rest_by_others(tmp_path: Path) -> None:
