@@ -18,7 +18,7 @@ from tests.support import eventually, holds
 
 async def test_the_broker_is_away_for_two_deadlines(world: World, scale: Callable[[int, int], int]) -> None:
     names = [f"patient-{n}" for n in range(scale(100, 1000))]
-    time = scale(2, 20)  # seconds that `tell` has: in as many all that has piled up is worked off, with slack
+    time = scale(4, 20)  # seconds that `tell` has: in as many all that has piled up is worked off, with slack
     env = _settings(world, time, BRIEF_WORK="0.05")
     await world.up(nodes=1, workers=0, env=env)
     await _start(world, names)
