@@ -495,9 +495,12 @@ class Nemesis:
         return self.dice.choice(alive) if alive else None
 
     def twin(self) -> None:
-        """A second client of S1 has the same id, for a while; it sends heartbeats, and never registers."""
+        """A second client of S1 has the same id, for a while; it sends heartbeats, and never registers.
+
+        The first one has been answered: a register that came after the second's heartbeat would displace that at once.
+        """
         realm = self.realm
-        if (member := self._plain()) is not None:
+        if (member := self._plain()) is not None and member.answered:
             realm.instances += 1
             second = PlainMember(realm, member.worker_id, member.shard_count, f"at-{realm.instances:03}", twin=True)
             realm.members.append(second)
@@ -557,8 +560,9 @@ class Nemesis:
         self.realm.later(self.dice.uniform(2.0, 15.0), self.calm)
 
     def calm(self) -> None:
-        """As before."""
-        self.realm.weather = MODES[self.realm.mode]
+        """As before, unless all is healed meanwhile."""
+        if not self.over:
+            self.realm.weather = MODES[self.realm.mode]
 
     def heal(self) -> None:
         """No more faults; every message that is sent from now on arrives soon."""
