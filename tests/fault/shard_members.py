@@ -55,7 +55,7 @@ class Member:
         self._sent: dict[int, float] = {}
         self._lease_until = -float("inf")
         self._due, self._over = WakeSignal(), WakeSignal()
-        self.broker = AmqpBroker(self.url, name=f"member {self.worker_id}")
+        self.broker = AmqpBroker(self.url, name=f"member {self.worker_id}", reconnect_max_s=0.4)  # as the SDK does
         self.transport = MemberTransport(self.broker, self.worker_id)
         self._loops = [
             Loop(f"{self.worker_id} beats", self._beat),

@@ -219,7 +219,8 @@ def _set_away(draft: ServiceDraft, member: ServiceMember, reason: AwayReason) ->
     """Its shards are free, but stay in its share until its grace is over."""
     member = draft.release(member)
     since = draft.now if reason is AwayReason.LEFT else member.last_seen
-    draft.store(replace(member, away=reason, away_at=since, revoking=(), absent=NO_SHARDS))
+    version = draft.next_count()  # also without shards: a node that remembers it as it was must not answer it
+    draft.store(replace(member, away=reason, away_at=since, revoking=(), absent=NO_SHARDS, version=version))
     draft.note(member, MemberChangeKind.AWAY)
 
 

@@ -254,6 +254,19 @@ def test_one_that_is_silent_within_its_grace_returns_to_its_shards_under_new_epo
     assert min(driver.epochs("a")) > before
 
 
+def test_a_node_that_remembers_one_as_it_was_before_it_was_away_does_not_answer_it() -> None:
+    """Nor notes its sign of life, by which it would be silent and not be: also one that has no shards."""
+    driver = Driver()
+    driver.register("a", weight=0, grace_s=60.0)
+    driver.start("b")
+    version = driver.state.members["a"].version
+    driver.wait(15.0)
+    driver.report("b")
+    driver.check()
+    assert driver.changes == [("a", "away")]
+    assert driver.state.members["a"].version > version
+
+
 def test_one_that_announces_its_leave_hands_over_before_it_stops() -> None:
     driver = Driver().start("a", "b")
     driver.register("a", weight=0)
