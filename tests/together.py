@@ -57,12 +57,15 @@ LONGEST: Final = ("breakable servers", "jobs in storms", "crash points of jobs",
 """Groups that take minutes, the longest first: one that began late would run on when all else is done."""
 WAITING: Final = (
     "tests/acceptance/",
+    "tests/conformance/store/test_shard_coordinators.py",
     "tests/fault/",
     "tests/integration/cli/test_executor_check.py",
     "tests/integration/cli/test_worker_check.py",
     "tests/integration/cluster/",
     "tests/integration/jobs/",
+    "tests/integration/metrics/",
     "tests/integration/orchestration/",
+    "tests/integration/shards/",
     "tests/integration/workers/",
     "tests/servers/",
 )
