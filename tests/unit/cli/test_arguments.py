@@ -97,7 +97,7 @@ def test_help_tells_of_nothing_that_comes_later(shell: Shell, command: tuple[str
         ["shards", "preview", "orders", "--leave", "a", "--join", "b"],
         ["shards", "preview", "orders", "--shards", "0"],
         ["shards", "preview", "orders", "--shards", "100001"],
-        ["shards", "preview", "orders", "--join", "a", "--weight", "0"],
+        ["shards", "preview", "orders", "--join", "a", "--weight", "1001"],
         ["shards", "preview", "orders", "--leave", "a", "--allocation", "best"],
         ["shards", "history"],
         ["jobs"],

@@ -15,7 +15,7 @@ from orchestrix.engine import consumer_presence
 from orchestrix.engine.consumer_presence import ConsumerPresence
 from orchestrix.errors import Unavailable
 from orchestrix.telemetry.metrics.catalogue import COMMAND_CONSUMERS, COMMAND_MESSAGES
-from orchestrix.telemetry.metrics.instruments import PROCESS
+from orchestrix.telemetry.metrics.instruments import Registry
 from tests.support import eventually
 
 pytestmark = pytest.mark.virtual_time
@@ -88,6 +88,14 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     return Seen()
 
 
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """Where it shows its counts: nothing that other tests have left is there."""
+    made = Registry()
+    monkeypatch.setattr(consumer_presence, "gauge", made.gauge)
+    return made
+
+
 async def test_a_queue_that_always_had_a_consumer_had_one_from_the_beginning(seen: Seen) -> None:
     assert await seen.look() == [SOONER, SOONER]
     assert await seen.look(5) == [SOONER, SOONER]
@@ -105,29 +113,29 @@ async def test_a_queue_has_a_consumer_from_when_it_was_seen_to_have_one_again(se
     assert seen.audience.since("cmd.a", later) == later, "an outage since then counts too"
 
 
-async def test_queues_that_no_saga_has_any_more_are_not_in_the_metrics(seen: Seen) -> None:
+async def test_queues_that_no_saga_has_any_more_are_not_in_the_metrics(seen: Seen, metrics: Registry) -> None:
     await seen.audience.start()
     await seen.look()
-    assert PROCESS.values(COMMAND_MESSAGES) == {(): 14}
+    assert metrics.values(COMMAND_MESSAGES) == {(): 14}
     del seen.queues.hearers["cmd.b"]
     await seen.audience.refresh()
-    assert PROCESS.values(COMMAND_CONSUMERS) == {("cmd.a",): 1}
-    assert PROCESS.values(COMMAND_MESSAGES) == {(): 7}
+    assert metrics.values(COMMAND_CONSUMERS) == {("cmd.a",): 1}
+    assert metrics.values(COMMAND_MESSAGES) == {(): 7}
     await seen.audience.stop()
-    assert PROCESS.values(COMMAND_CONSUMERS) == PROCESS.values(COMMAND_MESSAGES) == {}
+    assert metrics.values(COMMAND_CONSUMERS) == metrics.values(COMMAND_MESSAGES) == {}
 
 
-async def test_a_queue_that_could_not_be_looked_at_is_not_in_the_metrics(seen: Seen) -> None:
+async def test_a_queue_that_could_not_be_looked_at_is_not_in_the_metrics(seen: Seen, metrics: Registry) -> None:
     await seen.audience.start()
     seen.queues.hearers["cmd.b"] = None
     await seen.look()
-    assert PROCESS.values(COMMAND_CONSUMERS) == {("cmd.a",): 1, ("cmd.b",): 0}, "a queue that is not there has none"
+    assert metrics.values(COMMAND_CONSUMERS) == {("cmd.a",): 1, ("cmd.b",): 0}, "a queue that is not there has none"
     seen.queues.unseen = {"cmd.a"}
     assert await seen.look() == [None, None], "no time of a deadline passes meanwhile"
-    assert PROCESS.values(COMMAND_CONSUMERS) == {("cmd.b",): 0}, "0 consumers would be a false alert"
+    assert metrics.values(COMMAND_CONSUMERS) == {("cmd.b",): 0}, "0 consumers would be a false alert"
     seen.queues.unseen = set()
     await seen.look()
-    assert PROCESS.values(COMMAND_CONSUMERS) == {("cmd.a",): 1, ("cmd.b",): 0}
+    assert metrics.values(COMMAND_CONSUMERS) == {("cmd.a",): 1, ("cmd.b",): 0}
     await seen.audience.stop()
 
 
