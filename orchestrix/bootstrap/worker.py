@@ -24,6 +24,7 @@ from orchestrix.broker.topology import saga_topology
 from orchestrix.config.settings import Settings
 from orchestrix.event_loop_watchdog import EventLoopWatchdog
 from orchestrix.lifecycle import CLOSE_TIMEOUT_S, Health, settle_memory, stop_stage
+from orchestrix.persistence.engine import Database
 from orchestrix.persistence.sagas.definition_store import DefinitionStore
 from orchestrix.telemetry.metrics.catalogue import INFO
 from orchestrix.telemetry.metrics.instruments import gauge
@@ -96,12 +97,17 @@ async def run_worker(
             log_stopping(worker, timeout_s, ELSEWHERE)
             await stop_stage("stopping the worker", worker.stop(), timeout_s + WORKER_STOP_GRACE_S)
             stop.unfinished = worker.abandoned
-            await stop_stage("stopping the definition store", definitions.stop(), CLOSE_TIMEOUT_S)
-            await stop_stage("stopping the database monitor", watch.stop(), CLOSE_TIMEOUT_S)
-            await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)
-            await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
-            await stop_traces()
+            await _close(definitions, watch, broker, database)
             await stop_stage("closing the monitoring port", port.stop(), STOP_TIMEOUT_S)
+
+
+async def _close(definitions: DefinitionStore, watch: DatabaseWatch, broker: Broker, database: Database) -> None:
+    """Ends what a worker stands on, when it has stopped."""
+    await stop_stage("stopping the definition store", definitions.stop(), CLOSE_TIMEOUT_S)
+    await stop_stage("stopping the database monitor", watch.stop(), CLOSE_TIMEOUT_S)
+    await stop_stage("closing the broker connection", broker.stop(), CLOSE_TIMEOUT_S)
+    await stop_stage("closing the database connections", database.close(), CLOSE_TIMEOUT_S)
+    await stop_traces()
 
 
 def _health(watch: DatabaseWatch, broker: Broker, worker: Worker) -> Health:

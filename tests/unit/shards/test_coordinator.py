@@ -24,19 +24,10 @@ from orchestrix.shards import changes, coordinator, heartbeats
 from orchestrix.shards.changes import TOO_MANY_SERVICES
 from orchestrix.shards.coordinator import ShardCoordinator
 from orchestrix.shards.rabbitmq import MemberAnswer, MemberRequest
-from tests.servers import templates
 from tests.support import eventually
 from tests.unit.shards.scene import SERVICE, Member, Scene
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An upgraded database."""
-    path = tmp_path_factory.mktemp("shards") / "template.db"
-    templates.upgraded(f"sqlite+aiosqlite:///{path}")
-    return path
 
 
 @pytest.fixture

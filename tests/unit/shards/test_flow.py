@@ -10,20 +10,11 @@ import pytest
 
 from orchestrix.domain.shards import messages
 from orchestrix.worker.shards.rabbitmq import MemberTransport
-from tests.servers import templates
 from tests.support import eventually
 from tests.unit.shards.scene import SERVICE
 from tests.unit.shards.sdk import SdkScene
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An upgraded database."""
-    path = tmp_path_factory.mktemp("shards") / "template.db"
-    templates.upgraded(f"sqlite+aiosqlite:///{path}")
-    return path
 
 
 @pytest.fixture

@@ -15,20 +15,11 @@ from orchestrix.domain.shards.state import ShardRules
 from orchestrix.worker.shards.link import MemberLink
 from orchestrix.worker.shards.member import MemberState
 from orchestrix.worker.shards.runs import ShardRuns
-from tests.servers import templates
 from tests.support import eventually
 from tests.unit.shards.scene import SERVICE
 from tests.unit.shards.sdk import SdkScene
 
 pytestmark = pytest.mark.virtual_time
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An upgraded database."""
-    path = tmp_path_factory.mktemp("members") / "template.db"
-    templates.upgraded(f"sqlite+aiosqlite:///{path}")
-    return path
 
 
 @pytest.fixture
